@@ -1,0 +1,1 @@
+"""Experiments: plan, run and decide A/B comparisons of levers, store and show the verdicts."""

@@ -1,0 +1,1 @@
+"""The parity battery: one file a check."""

@@ -1,0 +1,60 @@
+"""What is asked: one A/B comparison, resolved and frozen before the first sample."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from experiments.values import FrozenMap, Scalar, Value
+from levers.policy import GatingPolicy
+
+DEFAULT_LOOKS = (6, 9, 13, 18, 25, 40)
+"""Numbers of pairs at which a decision is tried (design: statistics)."""
+
+
+class LeverSetting(Value):
+    """One lever at one setting, such as ``fa2_nsplits_cap=auto``."""
+
+    lever: str
+    setting: str
+
+    def __str__(self) -> str:
+        return f"{self.lever}={self.setting}"
+
+
+class AbSpec(Value):
+    """One A/B comparison: two settings of one lever in one scope, under a stated policy.
+
+    Attributes:
+        stack: the other levers that are on in both arms (the default-ON set of this scope).
+        parameters: the workload's resolved parameters (defaults filled in, the model's digest too).
+        oracle: name of the oracle measured in the same blocks, or None where no target needs one.
+        budget_s: wall-clock limit of the measuring part, in seconds, or None.
+        looks: planned looks, in pairs; the last is the maximum.
+        policy: the bar, as the lever declared it for this device.
+        levers_source_digest: digest of the lever's source files.
+    """
+
+    lever: str
+    ref: str
+    cand: str
+    workload: str
+    parameters: FrozenMap[Scalar]
+    device: str
+    seed: int
+    looks: tuple[int, ...] = DEFAULT_LOOKS
+    budget_s: float | None = None
+    oracle: str | None = None
+    stack: tuple[LeverSetting, ...] = ()
+    policy: GatingPolicy
+    levers_source_digest: str = ""
+    sequential: Literal["group-sequential", "anytime"] = "group-sequential"
+
+    @property
+    def device_type(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.device.split(":")[0]
+
+    @property
+    def scope(self) -> str:
+        """Workload and setting that a verdict is bound to (the device kind comes from the run)."""
+        return f"{self.workload} {self.lever}={self.cand} vs {self.ref}"

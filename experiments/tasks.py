@@ -1,0 +1,102 @@
+"""What the parent asks of a measured process, and what comes back; JSON on both ways, no torch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from experiments.records import Arm, CheckResult, FailureKind
+from experiments.spec import LeverSetting
+from experiments.values import FrozenMap, Scalar, Value
+
+TaskKind = Literal["measure", "witness", "outputs", "op", "memcheck", "graph", "async"]
+
+
+class Task(Value):
+    """One piece of work for one fresh process.
+
+    Attributes:
+        levers: the levers that are on, the tested one last; empty means that no lever is imported.
+        subject: the lever under test, so that its op cases can be found even when it is off.
+        implementation: ``engine`` or ``oracle:<name>``.
+        arguments: what the kind of task needs beside (number of prompts, prefixes, poison seed).
+    """
+
+    kind: TaskKind
+    arm: Arm
+    workload: str
+    parameters: FrozenMap[Scalar]
+    device: str
+    seed: int
+    levers: tuple[LeverSetting, ...] = ()
+    subject: LeverSetting | None = None
+    implementation: str = "engine"
+    pair: int = 0
+    position: Literal[0, 1] = 0
+    arguments: FrozenMap[Any] = Field(default_factory=dict)
+
+
+class Measurement(Value):
+    """What one timed process measured (see :class:`experiments.records.Sample`)."""
+
+    values: FrozenMap[float]
+    raw: FrozenMap[tuple[float, ...]] = Field(default_factory=dict)
+    inputs_digest: str
+    outputs_count: int
+    facts: FrozenMap[Scalar] = Field(default_factory=dict)
+
+
+class Stream(Value):
+    """One greedy answer: the prompt's index, its token ids, and why it ended."""
+
+    prompt: int
+    tokens: tuple[int, ...]
+    finish: Literal["stop", "length"]
+
+
+class Gradient(Value):
+    """One parameter's gradient error against fp64 truth: relative L2 error and 99th-percentile row."""
+
+    parameter: str
+    relative_error: float
+    row_error_p99: float
+    norm: float
+    digest: str
+
+
+class Outputs(Value):
+    """What an untimed parity pass produced.
+
+    ``digests`` name output tensors by SHA-256 of their bytes; ``nonfinite`` counts non-finite values
+    by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix: the
+    logit gap in nat between the reference's choice and the candidate's.
+    """
+
+    streams: tuple[Stream, ...] = ()
+    losses: tuple[float, ...] = ()
+    gradients: tuple[Gradient, ...] = ()
+    digests: FrozenMap[str] = Field(default_factory=dict)
+    nonfinite: FrozenMap[int] = Field(default_factory=dict)
+    gaps: tuple[float, ...] = ()
+    inputs_digest: str = ""
+
+
+class TaskResult(Value):
+    """What a measured process left behind; ``failure`` excludes every figure."""
+
+    failure: FailureKind | None = None
+    stage: str = ""
+    message: str = ""
+    traceback: str = ""
+    measurement: Measurement | None = None
+    outputs: Outputs | None = None
+    check: CheckResult | None = None
+    plans: FrozenMap[str] = Field(default_factory=dict)
+    launches: FrozenMap[int] = Field(default_factory=dict)
+    left_changed: tuple[str, ...] = ()
+    start_s: float = 0.0
+    warmup_s: float = 0.0
+    measured_s: float = 0.0
+    compilations: int = 0
+    facts: FrozenMap[Scalar] = Field(default_factory=dict)

@@ -1,0 +1,47 @@
+"""The base of all frozen records: immutable pydantic values with read-only mappings and a digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
+
+V = TypeVar("V")
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+SCHEMA_VERSION = 1
+"""Version of every JSON that levergate prints or stores; raised when a field changes its meaning."""
+
+
+def _thaw(value: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(value)
+
+
+def _freeze(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(value))
+
+
+FrozenMap = Annotated[
+    Mapping[str, V], AfterValidator(_freeze), PlainSerializer(_thaw, return_type=dict)
+]
+"""A mapping that nobody can write to once the record is built."""
+
+
+class Value(BaseModel):
+    """Base of the records: frozen, and a field that is not known is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def digest(self) -> str:
+        """SHA-256 (16 hex digits) of the canonical JSON: the same value has the same digest."""
+        return digest_of(self.model_dump_json())
+
+
+def digest_of(text: str | bytes) -> str:
+    """SHA-256 of a text, shortened to 16 hex digits."""
+    data = text.encode() if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Workloads: real work whose axes an A/B measures, one folder each."""

@@ -1,0 +1,122 @@
+"""What a workload is: a torch-free description for the parent, and a session for the measured process.
+
+The description resolves parameters, names axes and targets and estimates needs. ``opener`` names the
+function that builds the session, as ``module:function``, imported in the measured process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from experiments.tasks import Measurement, Outputs
+from experiments.values import Scalar
+from levers.base import Site
+from levers.policy import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The device as the parent knows it, without torch."""
+
+    device: str
+    kind: str
+    memory_bytes: int
+    sm_count: int = 0
+    compute_capability: tuple[int, int] = (0, 0)
+
+    @property
+    def device_type(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.device.split(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The value that an axis must reach.
+
+    ``oracle``: at least ``ratio`` of the oracle's value (of either direction, > 1 is better).
+    ``roofline``: at least ``ratio`` of the value that the device's measured ceilings allow, which the
+    oracle run reports for this axis as if it were an implementation of the work.
+    """
+
+    axis: str
+    kind: Literal["oracle", "roofline"]
+    ratio: float = 1.0
+
+    def describe(self, oracle: str) -> str:
+        """``>= 1.00 x sdpa``."""
+        return f">= {self.ratio:.2f} x {oracle}"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run will take, estimated before it starts."""
+
+    device_memory_bytes: int
+    host_memory_bytes: int
+    disk_bytes: int
+    seconds_per_sample: float
+
+
+class Workload(Protocol):
+    """The torch-free half of a workload."""
+
+    name: str
+    summary: str
+    opener: str
+    oracles: tuple[str, ...]
+    checks: tuple[str, ...]
+
+    def resolve(self, requested: Mapping[str, str], device: DeviceFacts) -> Mapping[str, Scalar]:
+        """All parameters with defaults filled in and the model's digest.
+
+        Raises:
+            BadParameter: an unknown parameter, a value out of range, a folder that holds no model.
+        """
+
+    def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
+        """The axes that a sample carries with these parameters."""
+
+    def targets(self, parameters: Mapping[str, Scalar], oracle: str | None) -> tuple[Target, ...]:
+        """The targets of the axes; an axis without one is wanted."""
+
+    def sites(self, parameters: Mapping[str, Scalar]) -> tuple[str, ...]:
+        """The names of the sites that the session will expose."""
+
+    def needs(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Needs:
+        """Memory, disk and time that one sample takes."""
+
+    def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
+        """How the oracle must run to be the mode that its users run (``eager-sdpa``, ``compiled``)."""
+
+    def impossible(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Mapping[str, float]:
+        """Per axis, the value that no implementation can beat on this device; empty if unknown."""
+
+
+class Session(Protocol):
+    """The torch half: one built workload inside one measured process."""
+
+    sites: Mapping[str, Site]
+
+    def warm_up(self) -> None:
+        """Compile, autotune, capture, fill caches: all that must not be timed."""
+
+    def measure(self) -> Measurement:
+        """The timed work of one sample."""
+
+    def exercise(self) -> None:
+        """The untimed witness pass: run each axis's work once, so that the sites observe it."""
+
+    def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
+        """The parity pass; ``arguments['want']`` says what: tokens, gaps, losses, gradients, digests."""
+
+
+class Opener(Protocol):
+    """Builds a session; ``implementation`` is ``engine`` or ``oracle:<name>``."""
+
+    def __call__(
+        self, parameters: Mapping[str, Scalar], device: str, seed: int, implementation: str
+    ) -> Session:
+        """Load the model and the inputs; no timed work."""

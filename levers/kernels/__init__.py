@@ -1,0 +1,1 @@
+"""Kernels of the levers: one operation a file, with its plain-PyTorch reference."""
