@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from experiments.values import FrozenMap, Scalar, Value
-from levers.policy import Axis, ParityClass
+from levers.policy import ParityClass
 
 Arm = Literal["ref", "cand", "oracle", "oracle-ref"]
 """``oracle-ref`` is the reference run of the oracle pair: it never enters an effect."""
@@ -90,7 +90,7 @@ class Sample(Value):
         inputs_digest: digest of the inputs (prompts, batches) that this process worked on.
         outputs_count: tokens or steps produced; equal in both arms of a pair.
         compilations: compilations or autotunings seen inside the timed part; must be 0.
-        telemetry: device state seen while it ran (load, clock_mhz, throttle, foreign processes ...).
+        telemetry: device state seen while it ran (load, clock, throttling ...).
     """
 
     pair: int
@@ -235,8 +235,8 @@ StateName = Literal["failing", "passing", "undecided", "wanted", "ignored"]
 class AxisState(Value):
     """Whether the reference misses a primary axis's target, and how that is known.
 
-    ``ratio`` is reference over target as a factor, > 1 where the target is met; ``oracle`` names the
-    outside implementation and ``oracle_mode`` says how it ran. ``missing`` says why there is none.
+    ``ratio`` is reference over target as a factor, > 1 where the target is met; ``oracle`` names
+    the outside implementation and ``oracle_mode`` says how it ran. ``missing`` says why there is none.
     """
 
     axis: str

@@ -56,7 +56,7 @@ class Stream(Value):
 
 
 class Gradient(Value):
-    """One parameter's gradient error against fp64 truth: relative L2 error and 99th-percentile row."""
+    """One parameter's gradient error against fp64: relative L2, and 99th-percentile row."""
 
     parameter: str
     relative_error: float
@@ -68,8 +68,8 @@ class Gradient(Value):
 class Outputs(Value):
     """What an untimed parity pass produced.
 
-    ``digests`` name output tensors by SHA-256 of their bytes; ``nonfinite`` counts non-finite values
-    by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix: the
+    ``digests`` name output tensors by SHA-256 of their bytes; ``nonfinite`` counts non-finite
+    values by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix: the
     logit gap in nat between the reference's choice and the candidate's.
     """
 

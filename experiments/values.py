@@ -1,4 +1,4 @@
-"""The base of all frozen records: immutable pydantic values with read-only mappings and a digest."""
+"""The base of all frozen records: immutable pydantic values, read-only mappings, a digest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 Scalar: TypeAlias = str | int | float | bool | None
 
 SCHEMA_VERSION = 1
-"""Version of every JSON that levergate prints or stores; raised when a field changes its meaning."""
+"""Version of every JSON that levergate prints or stores; raised when a meaning changes."""
 
 
 def _thaw(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Value(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def digest(self) -> str:
+    def content_digest(self) -> str:
         """SHA-256 (16 hex digits) of the canonical JSON: the same value has the same digest."""
         return digest_of(self.model_dump_json())
 

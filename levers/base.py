@@ -25,8 +25,8 @@ OFF = "off"
 class Site:
     """A named slot of a workload: the callable in use, and what was seen to run through it.
 
-    ``launch`` is what the workload calls. ``observations`` is written by the workload *where the work
-    is done* (the split count handed to the kernel, the backward that ran), keyed by axis; a lever
+    ``launch`` is what the workload calls. ``observations`` is written by the workload *where the
+    work is done* (the split count handed to the kernel, the backward that ran), keyed by axis; a lever
     never writes it, so a lever that changes nothing cannot claim that it did.
     """
 
@@ -66,7 +66,7 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that a lever takes: names (``off`` always among them) and an optional N range."""
+    """The settings that a lever takes: names (``off`` among them) and an optional N range."""
 
     names: tuple[str, ...]
     minimum: int | None = None
@@ -229,7 +229,10 @@ def claims(levers: Sequence[Lever]) -> None:
     for i, one in enumerate(levers):
         for other in levers[i + 1 :]:
             shared = sorted(set(one.touches) & set(other.touches))
-            agreed = {*one.supersedes, *one.composes_with}, {*other.supersedes, *other.composes_with}
+            agreed = (
+                {*one.supersedes, *one.composes_with},
+                {*other.supersedes, *other.composes_with},
+            )
             if shared and other.name not in agreed[0] and one.name not in agreed[1]:
                 raise LeverConflict(
                     f"{one.name} and {other.name} both change {', '.join(shared)}",

@@ -1,14 +1,14 @@
 """The exceptions that levergate raises for a mistake; an outcome is a value and never one of these.
 
-    LevergateError
-    ├── UsageError              the request is wrong (exit code 2)
-    │   ├── UnknownName         no such lever, setting, workload, axis, run
-    │   ├── BadSetting          a lever setting out of its range
-    │   ├── BadParameter        a workload parameter, device or model folder that cannot be used
-    │   └── LeverConflict       two levers claim one site
-    ├── NotRestored             a hook did not put back what it found
-    ├── BrokenLever             a plugin that did not import was asked for
-    └── StoreError              the registry, the spool or a bundle cannot be read or written
+LevergateError
+├── UsageError              the request is wrong (exit code 2)
+│   ├── UnknownName         no such lever, setting, workload, axis, run
+│   ├── BadSetting          a lever setting out of its range
+│   ├── BadParameter        a workload parameter, device or model folder that cannot be used
+│   └── LeverConflict       two levers claim one site
+├── NotRestored             a hook did not put back what it found
+├── BrokenLever             a plugin that did not import was asked for
+└── StoreError              the registry, the spool or a bundle cannot be read or written
 """
 
 from __future__ import annotations

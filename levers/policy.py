@@ -16,7 +16,7 @@ MAX_GUARDS = 6
 
 
 class ParityClass(StrEnum):
-    """How far a candidate's results are from the reference's and from fp64 truth, strongest first."""
+    """How far a candidate is from the reference and from fp64 truth, strongest first."""
 
     BYTE_EXACT = "byte-exact"
     LOSSLESS = "lossless"
@@ -60,8 +60,8 @@ class Axis:
 class Guard:
     """An axis (or pattern of axes) that may not get worse by more than ``margin`` (a log ratio).
 
-    ``ceiling`` guards absolutely instead: the candidate's value, as a share of the capacity that the
-    workload states for this axis (0.75 of the device's memory), may not exceed it.
+    ``ceiling`` guards absolutely instead: the candidate's value, as a share of the capacity that
+    the workload states for this axis (0.75 of the device's memory), may not exceed it.
     """
 
     axis: str
@@ -75,7 +75,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest relative error (L2, against fp64 truth) that a ``tolerated`` lever may show, and why."""
+    """Largest relative error (L2, against fp64) that a ``tolerated`` lever may show, and why."""
 
     relative_error: float
     reason: str

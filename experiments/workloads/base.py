@@ -1,7 +1,7 @@
-"""What a workload is: a torch-free description for the parent, and a session for the measured process.
+"""What a workload is: a torch-free description, and a session for the measured process.
 
-The description resolves parameters, names axes and targets and estimates needs. ``opener`` names the
-function that builds the session, as ``module:function``, imported in the measured process only.
+The description resolves parameters, names axes and targets and estimates needs. ``opener`` names
+the function that builds the session, as ``module:function``, imported in the measured process only.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Target:
     """The value that an axis must reach.
 
     ``oracle``: at least ``ratio`` of the oracle's value (of either direction, > 1 is better).
-    ``roofline``: at least ``ratio`` of the value that the device's measured ceilings allow, which the
-    oracle run reports for this axis as if it were an implementation of the work.
+    ``roofline``: at least ``ratio`` of the value that the device's measured ceilings allow, which
+    the oracle run reports for this axis as if it were an implementation of the work.
     """
 
     axis: str
@@ -89,9 +89,11 @@ class Workload(Protocol):
         """Memory, disk and time that one sample takes."""
 
     def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
-        """How the oracle must run to be the mode that its users run (``eager-sdpa``, ``compiled``)."""
+        """How the oracle must run to be in its users' mode (``eager-sdpa``, ``compiled``)."""
 
-    def impossible(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Mapping[str, float]:
+    def impossible(
+        self, parameters: Mapping[str, Scalar], device: DeviceFacts
+    ) -> Mapping[str, float]:
         """Per axis, the value that no implementation can beat on this device; empty if unknown."""
 
 
@@ -110,7 +112,7 @@ class Session(Protocol):
         """The untimed witness pass: run each axis's work once, so that the sites observe it."""
 
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
-        """The parity pass; ``arguments['want']`` says what: tokens, gaps, losses, gradients, digests."""
+        """The parity pass; ``arguments['want']`` says: tokens, gaps, losses, gradients, digests."""
 
 
 class Opener(Protocol):
