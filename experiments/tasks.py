@@ -69,8 +69,8 @@ class Outputs(Value):
     """What an untimed parity pass produced.
 
     ``digests`` name output tensors by SHA-256 of their bytes; ``nonfinite`` counts non-finite
-    values by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix: the
-    logit gap in nat between the reference's choice and the candidate's.
+    values by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix:
+    the logit gap in nat between the reference's choice and the candidate's.
     """
 
     streams: tuple[Stream, ...] = ()

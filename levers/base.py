@@ -26,8 +26,8 @@ class Site:
     """A named slot of a workload: the callable in use, and what was seen to run through it.
 
     ``launch`` is what the workload calls. ``observations`` is written by the workload *where the
-    work is done* (the split count handed to the kernel, the backward that ran), keyed by axis; a lever
-    never writes it, so a lever that changes nothing cannot claim that it did.
+    work is done* (the split count handed to the kernel, the backward that ran), keyed by axis; a
+    lever never writes it, so a lever that changes nothing cannot claim that it did.
     """
 
     name: str
