@@ -236,7 +236,7 @@ class AxisState(Value):
     """Whether the reference misses a primary axis's target, and how that is known.
 
     ``ratio`` is reference over target as a factor, > 1 where the target is met; ``oracle`` names
-    the outside implementation and ``oracle_mode`` says how it ran. ``missing`` says why there is none.
+    the outside implementation and ``oracle_mode`` says how it ran; ``missing`` says why none is.
     """
 
     axis: str
