@@ -32,9 +32,12 @@ FrozenMap = Annotated[
 
 
 class Value(BaseModel):
-    """Base of the records: frozen, and a field that is not known is an error."""
+    """Base of the records: frozen, and a field that is not known is an error.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Infinite and NaN floats are written as strings, so that a record can always be read back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def content_digest(self) -> str:
         """SHA-256 (16 hex digits) of the canonical JSON: the same value has the same digest."""

@@ -1,0 +1,273 @@
+"""The default state of a lever in a scope, drawn from its verdicts (pure).
+
+A verdict holds for its scope (workload with parameters, device kind, lever setting) and is bound to
+a stack and to the set of other levers that were on. The latest standing verdict decides; a
+default-ON is *unconfirmed* until a second run on another day, boot or device of the kind agrees. It
+is *stale* once the stack differs and *unbound* once the set of ON levers differs; both are shown,
+and a stale one is never applied by :func:`on_set`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from experiments.records import Outcome
+from experiments.run_record import RunRecord
+from experiments.spec import LeverSetting
+from experiments.values import FrozenMap, Scalar, Value, digest_of
+
+VERDICTS = (Outcome.DEFAULT_ON, Outcome.GATED_OFF, Outcome.TERMINAL)
+"""The outcomes that decide a default state; inconclusive and invalid leave it as it was."""
+
+State = Literal["on", "off", "undecided"]
+OverrideState = Literal["on", "off", "as-decided"]
+Flag = Literal["unconfirmed", "stale", "unbound", "invalidated", "overridden"]
+
+
+class Scope(Value):
+    """What a verdict is bound to, beside its stack: one setting on one workload and device kind."""
+
+    lever: str
+    setting: str
+    ref: str
+    workload: str
+    parameters: FrozenMap[Scalar]
+    device_kind: str
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Scope:
+        """The scope of a run."""
+        spec = record.spec
+        return cls(
+            lever=spec.lever,
+            setting=spec.cand,
+            ref=spec.ref,
+            workload=spec.workload,
+            parameters=spec.parameters,
+            device_kind=record.environment.device_kind,
+        )
+
+    @property
+    def key(self) -> str:
+        """A digest by which the scope is stored; the order of the parameters does not matter."""
+        fields = (self.lever, self.setting, self.ref, self.workload, self.device_kind)
+        return digest_of(json.dumps([*fields, dict(self.parameters)], sort_keys=True))
+
+    def __str__(self) -> str:
+        return f"{self.workload} {self.lever}={self.setting} vs {self.ref} on {self.device_kind}"
+
+
+class Evidence(Value):
+    """What the default state must know of one decided run.
+
+    ``place`` is the device's uuid, or the host where a device has none; ``on_set`` are the other
+    levers that were on; ``invalidated`` is the reason, empty while the run stands.
+    """
+
+    run_id: str
+    scope: Scope
+    outcome: Outcome
+    reason: str
+    created_at: str
+    boot_id: str
+    place: str
+    versions: FrozenMap[str]
+    lever_digest: str
+    on_set: tuple[str, ...] = ()
+    invalidated: str = ""
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Evidence | None:
+        """The evidence of a run; None where it holds no verdict (screens, interrupted, invalid)."""
+        decision, here = record.decision, record.environment
+        if decision is None or record.kind != "ab" or decision.outcome not in VERDICTS:
+            return None
+        return cls(
+            run_id=record.run_id,
+            scope=Scope.of(record),
+            outcome=decision.outcome,
+            reason=decision.reason,
+            created_at=record.created_at,
+            boot_id=here.boot_id,
+            place=here.device_uuid or here.host,
+            versions=here.versions,
+            lever_digest=record.spec.levers_source_digest,
+            on_set=tuple(sorted(str(one) for one in record.spec.stack)),
+        )
+
+    @property
+    def bound_to(self) -> tuple[str, str, tuple[str, ...]]:
+        """Versions, lever source and ON set: what must be equal for one run to confirm another."""
+        return json.dumps(dict(self.versions), sort_keys=True), self.lever_digest, self.on_set
+
+    def confirms(self, other: Evidence) -> bool:
+        """Whether this run is a second opinion that agrees: another day, boot or device."""
+        apart = (self.created_at[:10], self.boot_id, self.place) != (
+            other.created_at[:10],
+            other.boot_id,
+            other.place,
+        )
+        return apart and self.outcome is other.outcome and self.bound_to == other.bound_to
+
+
+class Override(Value):
+    """A person's word over the verdict of one scope; ``as-decided`` withdraws an earlier one."""
+
+    state: OverrideState
+    name: str
+    reason: str
+    at: str
+
+
+class Current(Value):
+    """What runs now: versions and lever source digests to compare with; None is not compared."""
+
+    versions: FrozenMap[str] | None = None
+    lever_digests: FrozenMap[str] = Field(default_factory=dict)
+    on_set: tuple[str, ...] | None = None
+
+
+class DefaultState(Value):
+    """What ships in one scope, since which run, and what a reader must know beside it.
+
+    ``ships`` is the setting in force. ``flags`` are shown wherever the state is; ``notes`` explain
+    them, one line each.
+    """
+
+    scope: Scope
+    state: State
+    ships: str
+    run_id: str = ""
+    outcome: Outcome | None = None
+    reason: str = ""
+    decided_at: str = ""
+    confirmed_by: str = ""
+    flags: tuple[Flag, ...] = ()
+    notes: tuple[str, ...] = ()
+    override: Override | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether it may be applied unasked: on, and not stale unless a person said so."""
+        return self.state == "on" and (self.override is not None or "stale" not in self.flags)
+
+
+class OnSet(Value):
+    """The levers that are default-ON in a scope, and those left out with the reason."""
+
+    settings: tuple[LeverSetting, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+def derive_state(
+    scope: Scope,
+    evidence: Iterable[Evidence],
+    override: Override | None = None,
+    current: Current | None = None,
+) -> DefaultState:
+    """The default state of a scope from its decided runs.
+
+    The latest run that was not invalidated decides. Without any, nothing is on: there is no default
+    branch to ON.
+    """
+    ordered = sorted(evidence, key=lambda one: (one.created_at, one.run_id))
+    standing = [one for one in ordered if not one.invalidated]
+    notes: list[tuple[Flag, str]] = []
+    if ordered and ordered[-1].invalidated:
+        notes.append(("invalidated", f"run {ordered[-1].run_id}: {ordered[-1].invalidated}"))
+    latest = standing[-1] if standing else None
+    state: State = "undecided"
+    confirmed = ""
+    if latest is not None:
+        state = "on" if latest.outcome is Outcome.DEFAULT_ON else "off"
+        confirmed = _confirmed_by(latest, standing) if state == "on" else ""
+        if state == "on" and not confirmed:
+            notes.append(("unconfirmed", "no second run on another day, boot or device agrees yet"))
+        notes.extend(_drifted(latest, current or Current()))
+    said = override if override is not None and override.state != "as-decided" else None
+    if said is not None and said.state != "as-decided":
+        text = f"{said.state} by {said.name}: {said.reason} (the verdicts say {state})"
+        notes.append(("overridden", text))
+        state = said.state
+    return DefaultState(
+        scope=scope,
+        state=state,
+        ships=scope.setting if state == "on" else scope.ref,
+        run_id=latest.run_id if latest else "",
+        outcome=latest.outcome if latest else None,
+        reason=latest.reason if latest else "",
+        decided_at=latest.created_at if latest else "",
+        confirmed_by=confirmed,
+        flags=tuple(flag for flag, _ in notes),
+        notes=tuple(text for _, text in notes),
+        override=said,
+    )
+
+
+def _confirmed_by(latest: Evidence, standing: Sequence[Evidence]) -> str:
+    """The newest run that agrees with the latest, with no contrary verdict between them."""
+    for other in reversed(standing[:-1]):
+        if other.outcome is not latest.outcome:
+            return ""
+        if other.confirms(latest):
+            return other.run_id
+    return ""
+
+
+def _drifted(run: Evidence, current: Current) -> list[tuple[Flag, str]]:
+    """How the stack and the ON set of now differ from those that the run was made with."""
+    found: list[tuple[Flag, str]] = []
+    changes = _changes(run.versions, current.versions) if current.versions is not None else []
+    digest = current.lever_digests.get(run.scope.lever)
+    if digest is not None and digest != run.lever_digest:
+        changes.append("the lever's source changed")
+    if changes:
+        found.append(("stale", f"measured on another stack: {', '.join(changes)}"))
+    if current.on_set is not None:
+        mine = f"{run.scope.lever}="
+        others = {one for one in current.on_set if not one.startswith(mine)}
+        if others != set(run.on_set):
+            was, now = ", ".join(run.on_set) or "none", ", ".join(sorted(others)) or "none"
+            found.append(("unbound", f"other levers on then: {was}; now: {now}"))
+    return found
+
+
+def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    names = sorted({*then, *now})
+    return [
+        f"{name} {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
+        for name in names
+        if then.get(name) != now.get(name)
+    ]
+
+
+def on_set(states: Iterable[DefaultState]) -> OnSet:
+    """The levers that are on together: one setting a lever, the one decided last.
+
+    Only settings measured against ``off`` count: a verdict of one setting over another says
+    nothing about the lever's worth. What is left out is named.
+    """
+    chosen: dict[str, DefaultState] = {}
+    left_out: list[tuple[str, str]] = []
+    eligible = [one for one in states if one.state == "on" and one.scope.ref == "off"]
+    for state in sorted(eligible, key=lambda one: (one.decided_at, one.run_id)):
+        label = f"{state.scope.lever}={state.scope.setting}"
+        if not state.applies:
+            why = [
+                note for flag, note in zip(state.flags, state.notes, strict=True) if flag == "stale"
+            ]
+            left_out.append((label, f"stale: {why[0]}"))
+            continue
+        earlier = chosen.get(state.scope.lever)
+        if earlier is not None:
+            name = f"{earlier.scope.lever}={earlier.scope.setting}"
+            left_out.append((name, f"{label} was decided later"))
+        chosen[state.scope.lever] = state
+    settings = tuple(
+        LeverSetting(lever=name, setting=chosen[name].scope.setting) for name in sorted(chosen)
+    )
+    return OnSet(settings=settings, left_out=tuple(left_out))
