@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from experiments.records import (
     ArmFailure,
@@ -23,7 +23,8 @@ from experiments.records import (
     Witness,
 )
 from experiments.spec import AbSpec
-from experiments.values import SCHEMA_VERSION, Value
+from experiments.values import SCHEMA_VERSION, FrozenMap, Value
+from experiments.workloads.base import Target
 from levers.policy import Axis, ParityClass
 
 
@@ -34,6 +35,10 @@ class RunRecord(Value):
         run_id: sortable and unique (UTC time and random digits).
         axes: the axes of the workload in this run.
         faults: reasons found by the runner that end a run (reason code of ``invalid``, text).
+        targets: the targets of the primary axes, as the workload stated them for this run.
+        impossible: per axis, the value that no implementation can beat on this device.
+        capacities: per axis, what an absolute guard's ceiling is a share of, in the axis's unit.
+        oracle_mode: how the oracle must run to be the mode that its users run; empty if unknown.
         warnings: what a reader must know beside the verdict.
         plan_digest: digest of spec, policy and schedule, stored before the first sample.
     """
@@ -45,6 +50,10 @@ class RunRecord(Value):
     plan_digest: str
     created_at: str
     axes: tuple[Axis, ...]
+    targets: tuple[Target, ...] = ()
+    impossible: FrozenMap[float] = Field(default_factory=dict)
+    capacities: FrozenMap[float] = Field(default_factory=dict)
+    oracle_mode: str = ""
     environment: Environment
     witnesses: tuple[Witness, ...] = ()
     parity: ParityReport | None = None
