@@ -106,7 +106,9 @@ class OpCase:
     ``reference`` and ``candidate`` write into preallocated ``outputs``, which the check poisons
     before each call and which must be written fully. ``truth`` returns fp64 tensors of the same
     shapes. ``masks`` (one bool tensor an output, True where a non-finite value is right) is only
-    for cases whose inputs hold NaN or Inf.
+    for cases whose inputs hold NaN or Inf. ``reorderings`` are the reference at its other valid
+    orders of reduction (permuted keys, the split counts that it picks itself at another load):
+    their spread against truth bounds what a candidate may show and still be lossless.
     """
 
     name: str
@@ -117,6 +119,7 @@ class OpCase:
     truth: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
     masks: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
     elements: int = 0
+    reorderings: tuple[Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], None], ...] = ()
 
 
 @runtime_checkable
