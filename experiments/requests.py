@@ -1,4 +1,4 @@
-"""What the command line asks of the pipeline, what it hears while a run goes on, and the rows it shows.
+"""What the command line asks of the pipeline, what it hears meanwhile, and the rows it shows.
 
 Plain frozen dataclasses: ``--help``, ``list`` and ``history`` need neither pydantic nor torch.
 """
@@ -46,7 +46,7 @@ class Listener(Protocol):
     """Hears what a run does; it changes nothing, except that ``on_estimate`` may refuse the run."""
 
     def on_stage(self, name: str, detail: str = "") -> None:
-        """A stage begins: ``preflight``, ``witness``, ``parity``, ``measure``, ``save``, ``mirror``."""
+        """A stage begins (``preflight``, ``witness``, ``parity``, ``measure``, ``save`` ...)."""
 
     def on_estimate(self, seconds: float, pairs: int) -> None:
         """The device time that the run may take at most, before it starts.

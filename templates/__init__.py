@@ -1,0 +1,1 @@
+"""The jinja2 templates of the reports: no arithmetic, no decisions."""
