@@ -13,7 +13,7 @@ from rich.text import Text
 
 from experiments.views import VerdictView
 
-WIDE = 100
+WIDE = 106
 """Columns from which the interval is drawn too."""
 
 MIDDLE = 88
@@ -57,7 +57,7 @@ def _parts(view: VerdictView, width: int, details: bool) -> Iterable[RenderableT
     else:
         yield Text(view.no_speed, style="bold")
     if view.states:
-        yield _states(view)
+        yield _states(view, width)
     if view.checks:
         yield _checks(view)
     if details:
@@ -88,7 +88,7 @@ def _pairs(facts: Iterable[tuple[str, str]]) -> Table:
 
 
 def _table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=f"\n{title}", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     return table
@@ -113,10 +113,13 @@ def _axes(view: VerdictView, width: int) -> Table:
     return table
 
 
-def _states(view: VerdictView) -> Table:
-    table = _table("Reference against its targets", "axis", "state", "ratio", "target", "by")
+def _states(view: VerdictView, width: int) -> Table:
+    """Targets; a narrow terminal does without how the oracle ran, unless there is none."""
+    shown = 5 if width >= MIDDLE or any(row.ratio == "-" for row in view.states) else 4
+    columns = ("axis", "state", "ratio", "target", "by")[:shown]
+    table = _table("Reference against its targets", *columns)
     for row in view.states:
-        cells = (row.axis, row.state, row.ratio, row.target, row.how)
+        cells = (row.axis, row.state, row.ratio, row.target, row.how)[:shown]
         table.add_row(*(Text(cell) for cell in cells), style=STYLES[row.tone])
     return table
 

@@ -1,0 +1,109 @@
+"""The command line: parse, call one pipeline function, print, exit code.
+
+Starts at once: neither torch nor mlflow, scipy, pydantic or sqlalchemy is imported for ``--help``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from experiments.commands.ab import ab
+from experiments.commands.look import history, list_, pr, show
+from experiments.commands.output import JSON_SCHEMA_VERSION
+from experiments.commands.store import export, import_, replay, sync, ui
+from experiments.exit_codes import Exit
+from levers.errors import LevergateError, UsageError
+
+app = typer.Typer(
+    name="levergate",
+    help="Measure a performance lever against its reference and say whether it may ship ON.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command, name in (
+    (ab, "ab"),
+    (show, "show"),
+    (history, "history"),
+    (list_, "list"),
+    (pr, "pr"),
+    (replay, "replay"),
+    (export, "export"),
+    (import_, "import"),
+    (sync, "sync"),
+    (ui, "ui"),
+):
+    app.command(name)(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; the one place that catches everything."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return int(app(args=words, prog_name="levergate", standalone_mode=False) or 0)
+    except LevergateError as error:
+        code = Exit.USAGE if isinstance(error, UsageError) else Exit.INTERNAL
+        return _report(words, code, type(error).__name__, error.message, error.cure)
+    except (KeyboardInterrupt, typer.Abort):
+        cure = "what was reported is on disk; go on with --resume (levergate history has the run)"
+        return _report(words, Exit.INTERRUPTED, "Interrupted", "interrupted", cure)
+    except BrokenPipeError:
+        # The reader (a pager, head) has gone; the interpreter must not flush into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.VERDICT
+    except Exception as error:  # noqa: BLE001 - the process boundary: never a traceback to a user
+        return _unexpected(words, error)
+
+
+def _unexpected(words: Sequence[str], error: Exception) -> int:
+    """A usage error of the parser, or an error of ours whose traceback goes to a log."""
+    explain = getattr(error, "format_message", None)
+    if explain is not None:
+        cure = "see levergate --help" if explain() else ""
+        return _report(words, Exit.USAGE, "UsageError", explain().rstrip("."), cure)
+    message = f"internal error: {type(error).__name__}: {error}"
+    return _report(words, Exit.INTERNAL, "InternalError", message, f"its log is {_log(words)}")
+
+
+def _report(words: Sequence[str], code: Exit, kind: str, message: str, cure: str) -> int:
+    """Say it on one line of stderr; as JSON where JSON was asked for."""
+    if "--json" in words:
+        error = {"kind": kind, "message": message, "cure": cure, "exit_code": int(code)}
+        command = words[0] if words and not words[0].startswith("-") else ""
+        answer = {"schema_version": JSON_SCHEMA_VERSION, "command": command, "error": error}
+        print(json.dumps(answer, ensure_ascii=False), file=sys.stderr)
+    elif message:
+        line = " ".join(f"{message}{f'; {cure}' if cure else ''}".split())
+        print(f"levergate: {line}", file=sys.stderr)
+    return code
+
+
+def _log(words: Sequence[str]) -> Path:
+    """Write the current traceback where it can be found again."""
+    from experiments import home
+
+    text = f"levergate {' '.join(words)}\n\n{traceback.format_exc()}"
+    name = f"error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    for folder in (home.find(os.environ, Path.cwd()).root / "logs", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return folder / name
+    print(text, file=sys.stderr)
+    return Path(os.devnull)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

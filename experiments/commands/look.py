@@ -1,0 +1,129 @@
+"""``show``, ``history``, ``list`` and ``pr``: look at what is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.commands import output
+from experiments.commands.options import AsJson, DetailedExit, Expect, Run
+from experiments.exit_codes import exit_code, expected_outcome
+from levers.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from experiments.run_record import RunRecord
+
+
+def show(
+    run: Run,
+    as_json: AsJson = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also the paths that ran, and the provenance.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the HTML report to a file.")
+    ] = None,
+    detailed_exitcode: DetailedExit = False,
+    expect: Expect = None,
+) -> int:
+    """Show a stored run; with --expect or --detailed-exitcode it exits as ab would have."""
+    from experiments import pipeline
+
+    wanted = expected_outcome(expect) if expect is not None else None
+    record = pipeline.show(run)
+    standing = pipeline.standing(record.run_id)
+    if html is not None:
+        html.write_text(pipeline.report_html(record, standing), encoding="utf-8")
+    if as_json:
+        output.print_json("show", **output.run_fields(record, standing))
+    else:
+        output.print_run(record, standing, details=details)
+    if wanted is None and not detailed_exitcode:
+        return 0
+    outcome = record.decision.outcome.value if record.decision else None
+    return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
+
+
+def history(
+    lever: Annotated[str | None, typer.Argument(help="A lever's name; all without.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the stored runs of a lever, newest first."""
+    from experiments import pipeline
+    from experiments.render_tables import print_history
+
+    rows = pipeline.history(lever)
+    if as_json:
+        output.print_json("history", lever=lever, runs=[dataclasses.asdict(row) for row in rows])
+    else:
+        print_history(output.stdout(), rows)
+    return 0
+
+
+def list_(as_json: AsJson = False) -> int:
+    """List the known levers with their settings and default states."""
+    from experiments import pipeline
+    from experiments.render_tables import print_levers
+
+    rows = pipeline.listing()
+    if as_json:
+        output.print_json("list", levers=[dataclasses.asdict(row) for row in rows])
+    else:
+        print_levers(output.stdout(), rows)
+    return 0
+
+
+def pr(
+    run: Annotated[str | None, typer.Argument(help="A run's id, or a beginning of it.")] = None,
+    lever: Annotated[
+        str | None, typer.Option(help="Take the latest decided run of this lever.")
+    ] = None,
+    post: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Post to that pull request with gh.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print a verdict as Markdown for a pull request, or post it as one comment that is updated."""
+    from experiments import pipeline, render
+    from experiments.views import view
+
+    record = pipeline.show(_chosen(run, lever))
+    text = render.markdown(view(record, pipeline.standing(record.run_id)))
+    if post is not None:
+        return _post(record, text, post, as_json)
+    if as_json:
+        output.print_json("pr", run_id=record.run_id, markdown=text)
+    else:
+        typer.echo(text, nl=False)
+    return 0
+
+
+def _chosen(run: str | None, lever: str | None) -> str:
+    """The run that ``pr`` is about."""
+    from experiments import pipeline
+
+    if (run is None) == (lever is None):
+        raise UsageError("pr needs one of RUN and --lever", cure="see levergate history")
+    if run is not None:
+        return run
+    for row in pipeline.history(lever):
+        if row.status == "decided":
+            return row.run_id
+    raise UnknownName("decided run of lever", str(lever), ())
+
+
+def _post(record: RunRecord, text: str, number: int, as_json: bool) -> int:
+    from experiments import github, render
+
+    marker = render.comment_marker(record.spec.lever, record.spec.scope)
+    posted = github.post(text, marker, number, Path(f"levergate-{record.run_id}.md"))
+    if as_json:
+        output.print_json("pr", run_id=record.run_id, markdown=text, **dataclasses.asdict(posted))
+    elif posted.problem:
+        typer.echo(f"not posted ({posted.problem}); the text is in {posted.file}", err=True)
+    else:
+        typer.echo(f"{'updated' if posted.updated else 'posted'} {posted.url}")
+    return 0

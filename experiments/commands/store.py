@@ -1,0 +1,105 @@
+"""``export``, ``import``, ``replay``, ``sync`` and ``ui``: evidence, and the MLflow mirror."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.commands import output
+from experiments.commands.options import AsJson, Run
+from experiments.exit_codes import Exit
+from levers.errors import StoreError
+
+if TYPE_CHECKING:
+    from experiments.records import Decision
+
+
+def export(
+    run: Run,
+    file: Annotated[Path, typer.Argument(help="Where the evidence bundle is written.")],
+    as_json: AsJson = False,
+) -> int:
+    """Write a run with all its evidence to one file."""
+    from experiments import pipeline
+
+    pipeline.export(run, file)
+    if as_json:
+        output.print_json("export", run=run, file=str(file))
+    else:
+        typer.echo(f"wrote {file}")
+    return 0
+
+
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Evidence bundles; twice does no harm.")],
+    as_json: AsJson = False,
+) -> int:
+    """Take evidence bundles into the registry and MLflow."""
+    from experiments import pipeline
+
+    rows = pipeline.import_bundles(files)
+    if as_json:
+        output.print_json("import", bundles=[dataclasses.asdict(row) for row in rows])
+        return 0
+    for row in rows:
+        typer.echo(f"{'took in' if row.new else 'already there:'} {row.run_id} from {row.path}")
+    return 0
+
+
+def replay(run: Run, as_json: AsJson = False) -> int:
+    """Decide a stored run again from its record; exits with 5 where the verdict differs."""
+    from experiments import pipeline
+
+    stored, again = pipeline.replay(run)
+    same = stored == again
+    if as_json:
+        answer = {"same": same, "stored": _dump(stored), "again": _dump(again)}
+        output.print_json("replay", run=run, **answer)
+    else:
+        typer.echo(f"stored: {_say(stored)}\nagain:  {_say(again)}")
+        typer.echo(
+            "the same decision" if same else f"DIFFERENT in {', '.join(_changed(stored, again))}"
+        )
+    return Exit.VERDICT if same else Exit.UNEXPECTED
+
+
+def _dump(decision: Decision) -> dict[str, Any]:
+    return decision.model_dump(mode="json")
+
+
+def _say(decision: Decision) -> str:
+    axes = f": {', '.join(decision.axes)}" if decision.axes else ""
+    return f"{decision.outcome.value} ({decision.reason}{axes})"
+
+
+def _changed(stored: Decision, again: Decision) -> list[str]:
+    old, new = _dump(stored), _dump(again)
+    return [name for name in old if old[name] != new[name]]
+
+
+def sync(as_json: AsJson = False) -> int:
+    """Bring to MLflow every stored run that it lacks."""
+    from experiments import pipeline
+
+    report = pipeline.sync()
+    if as_json:
+        output.print_json("sync", **dataclasses.asdict(report))
+    else:
+        typer.echo(f"mirrored {len(report.mirrored)}, waiting {len(report.waiting)}")
+    if report.waiting:
+        raise StoreError(
+            f"{len(report.waiting)} runs still wait for MLflow: {report.reason}",
+            cure="nothing is lost; start or repair the store, then levergate sync",
+        )
+    return 0
+
+
+def ui(port: Annotated[int, typer.Option(min=1, max=65535, help="Local port.")] = 5000) -> int:
+    """Start the MLflow pages on the right store."""
+    from experiments import pipeline
+
+    pipeline.ui(port)
+    return 0
