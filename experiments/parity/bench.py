@@ -1,0 +1,228 @@
+"""What every check of the battery works with: the comparison, its arms, and fresh processes.
+
+Torch-free. A process that fails is an outcome: the battery hands it on as :class:`ArmFailure`, and
+whether the reference could do the same work is found out before the candidate is blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from experiments.records import ArmFailure, CheckResult
+from experiments.spec import AbSpec, LeverSetting
+from experiments.tasks import Outputs, Task, TaskKind, TaskResult
+from experiments.values import Scalar
+from experiments.workloads.base import Workload
+from levers.base import Lever
+from levers.policy import ParityClass
+
+Execute: TypeAlias = Callable[[Task], TaskResult]
+"""Runs a task in a fresh process (the runner's)."""
+
+BYTE_EXACT_REPEATS = 30
+"""Runs on equal inputs where byte-exactness is claimed: a known nondeterministic backward differed
+in 29 of 30 runs, another in one of ten, which two runs would often miss."""
+
+
+class ProcessFailed(Exception):  # noqa: N818 - an outcome on its way to the battery, not an error
+    """A measured process could not do its work; carries the failures, the reference's first."""
+
+    def __init__(self, failures: tuple[ArmFailure, ...]) -> None:
+        super().__init__("; ".join(f"{one.arm} {one.kind} at {one.stage}" for one in failures))
+        self.failures = failures
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the battery compares.
+
+    Attributes:
+        prompts: greedy streams per mode of the token check.
+        repeats: whole processes per arm of the determinism check (K).
+        reorderings: other orders of the reference's reductions in the loss check.
+    """
+
+    prompts: int = 16
+    repeats: int = 2
+    reorderings: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The levers of both arms, the tested one last; ``name`` says which comparison it is."""
+
+    ref: tuple[LeverSetting, ...]
+    cand: tuple[LeverSetting, ...]
+    name: str = ""
+
+    def of(self, arm: Literal["ref", "cand"]) -> tuple[LeverSetting, ...]:
+        """The levers of one arm."""
+        return self.ref if arm == "ref" else self.cand
+
+
+class Bench:
+    """The comparison under test, and the processes that were already run for it."""
+
+    def __init__(
+        self,
+        spec: AbSpec,
+        lever: Lever,
+        workload: Workload,
+        execute: Execute,
+        device_type: str,
+        limits: Limits | None = None,
+    ) -> None:
+        self.spec, self.lever, self.workload = spec, lever, workload
+        self.device_type = device_type
+        self.limits = limits or Limits()
+        self._execute = execute
+        self._outputs: dict[str, Outputs] = {}
+
+    @property
+    def alone(self) -> Arms:
+        """The lever by itself, without the default-ON set."""
+        return Arms((self._setting(self.spec.ref),), (self._setting(self.spec.cand),))
+
+    @property
+    def stacked(self) -> Arms:
+        """The lever together with the default-ON set, against that set."""
+        one, other, stack = self.alone.ref, self.alone.cand, self.spec.stack
+        return Arms((*stack, *one), (*stack, *other), " + ".join(map(str, stack)))
+
+    def _setting(self, setting: str) -> LeverSetting:
+        return LeverSetting(lever=self.lever.name, setting=setting)
+
+    @property
+    def demands_bits(self) -> bool:
+        """Whether only a byte-exact candidate may ship."""
+        return self.spec.policy.demanded is ParityClass.BYTE_EXACT
+
+    @property
+    def strict(self) -> bool:
+        """Whether every greedy stream must be equal."""
+        policy = self.spec.policy
+        return policy.strict_tokens or policy.claims is ParityClass.BYTE_EXACT
+
+    def outputs(
+        self,
+        arm: Literal["ref", "cand"],
+        levers: tuple[LeverSetting, ...],
+        arguments: Mapping[str, Any],
+        *,
+        repeat: int = 0,
+        parameters: Mapping[str, Scalar] | None = None,
+        seed_step: int = 0,
+    ) -> Outputs:
+        """An untimed parity pass in a process of its own; asked twice, it is answered from memory.
+
+        Args:
+            arm: whose process it is.
+            levers: the levers that are on in it; none means that no lever is imported.
+            arguments: what the session shall return.
+            repeat: which of several equal processes.
+            parameters: the workload's parameters, where they differ from the comparison's.
+            seed_step: added to the comparison's seed, for fresh inputs.
+
+        Raises:
+            ProcessFailed: the process failed.
+        """
+        task = self._task("outputs", arm, levers, arguments, repeat, parameters, seed_step)
+        key = task.content_digest()
+        if key not in self._outputs:
+            outputs = self.run(task).outputs
+            if outputs is None:
+                raise ProcessFailed((_failure(task, "crashed", "it left no outputs"),))
+            self._outputs[key] = outputs
+        return self._outputs[key]
+
+    def probe(self, kind: TaskKind, arguments: Mapping[str, Any]) -> CheckResult:
+        """A check that runs inside the measured process.
+
+        Raises:
+            ProcessFailed: the process failed.
+        """
+        task = self._task(kind, "cand", (), arguments)
+        check = self.run(task).check
+        if check is None:
+            raise ProcessFailed((_failure(task, "crashed", "it left no check result"),))
+        return check
+
+    def measure(self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...]) -> TaskResult:
+        """One short run of the workload, end to end.
+
+        Raises:
+            ProcessFailed: the process failed.
+        """
+        return self.run(self._task("measure", arm, levers, {"smoke": True}))
+
+    def run(self, task: Task) -> TaskResult:
+        """Run a task; where a candidate fails, see whether the reference can do the same work.
+
+        Raises:
+            ProcessFailed: the process failed, or left something changed.
+        """
+        result = self._execute(task)
+        failure = _failure_of(task, result)
+        if failure is None:
+            return result
+        if task.arm != "cand":
+            raise ProcessFailed((failure,))
+        again = self._reference_of(task)
+        blamed = _failure_of(again, self._execute(again))
+        raise ProcessFailed((failure,) if blamed is None else (blamed, failure))
+
+    def _reference_of(self, task: Task) -> Task:
+        """The reference's form of a candidate's task."""
+        swapped = tuple(
+            self.alone.ref[0] if one.lever == self.lever.name else one for one in task.levers
+        )
+        probed = task.kind not in ("outputs", "measure")
+        arguments = {**task.arguments, **({"reference_only": True} if probed else {})}
+        changes = {"arm": "ref", "levers": swapped, "arguments": arguments}
+        return Task.model_validate({**dict(task), **changes})
+
+    def _task(
+        self,
+        kind: TaskKind,
+        arm: Literal["ref", "cand"],
+        levers: tuple[LeverSetting, ...],
+        arguments: Mapping[str, Any],
+        repeat: int = 0,
+        parameters: Mapping[str, Scalar] | None = None,
+        seed_step: int = 0,
+    ) -> Task:
+        spec = self.spec
+        named = levers or kind != "outputs"
+        return Task(
+            kind=kind,
+            arm=arm,
+            workload=spec.workload,
+            parameters=spec.parameters if parameters is None else parameters,
+            device=spec.device,
+            seed=spec.seed + seed_step,
+            levers=levers,
+            subject=self._setting(spec.cand) if named else None,
+            pair=repeat,
+            arguments=arguments,
+        )
+
+
+def _failure_of(task: Task, result: TaskResult) -> ArmFailure | None:
+    """The failure of a process as a record, or None where it did its work and cleaned up."""
+    if result.failure is not None:
+        return ArmFailure(
+            arm=task.arm,
+            kind=result.failure,
+            stage=f"parity {task.kind}: {result.stage}".rstrip(": "),
+            message=result.message,
+            traceback=result.traceback,
+        )
+    if result.left_changed:
+        return _failure(task, "not-restored", f"left changed: {', '.join(result.left_changed)}")
+    return None
+
+
+def _failure(task: Task, kind: Literal["crashed", "not-restored"], message: str) -> ArmFailure:
+    return ArmFailure(arm=task.arm, kind=kind, stage=f"parity {task.kind}", message=message)

@@ -1,0 +1,196 @@
+"""Check 1, ``op``: the changed operation against fp64 truth (torch-free until a case runs).
+
+Each case of the lever is run by both arms on fresh inputs. The outputs are poisoned before each
+call and must be fully written; a null candidate (zeros, nothing written, a copy of an input) must
+fail, or the case has no power and is not counted. A check in which no case has power is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from experiments.parity.bench import BYTE_EXACT_REPEATS, Bench
+from experiments.parity.results import empty, not_run
+from experiments.records import CheckResult
+from experiments.tasks import Task
+from experiments.values import Scalar, digest_of
+from levers import catalog
+from levers.base import OFF, OpCase
+from levers.policy import ParityClass
+
+if TYPE_CHECKING:
+    from experiments.parity.op_case import CaseResult
+    from experiments.workloads.base import Session
+
+NAME = "op"
+
+NO_CASES = "the lever states no op case for these settings: nothing was held against fp64 truth"
+
+
+def check(bench: Bench) -> CheckResult:
+    """Run the op cases in a measured process.
+
+    Raises:
+        ProcessFailed: the process failed.
+    """
+    return bench.probe("op", arguments(bench))
+
+
+def arguments(bench: Bench) -> dict[str, Any]:
+    """What a probe of the operation must know of the comparison and its policy."""
+    policy = bench.spec.policy
+    claims_bits = policy.claims is ParityClass.BYTE_EXACT
+    return {
+        "ref": bench.spec.ref,
+        "tolerance": None if policy.tolerance is None else policy.tolerance.relative_error,
+        "byte_exact": bench.demands_bits,
+        "repeats": BYTE_EXACT_REPEATS if claims_bits else 2,
+    }
+
+
+def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 - the probes' shape
+    """Run all cases of the task's subject, inside the measured process."""
+    from experiments.parity.op_case import check_case, reference_alone
+    from experiments.parity.op_judge import Bar
+
+    cases = cases_of(task)
+    if task.arguments.get("reference_only"):
+        for case in cases:
+            reference_alone(case, task.seed)
+        return summary([], task.seed)
+    if not cases:
+        return not_run(NAME, NO_CASES)
+    bar = Bar(
+        tolerance=task.arguments["tolerance"],
+        byte_exact=task.arguments["byte_exact"],
+        repeats=task.arguments["repeats"],
+    )
+    return summary([check_case(case, task.seed, bar) for case in cases], task.seed)
+
+
+def cases_of(task: Task) -> tuple[OpCase, ...]:
+    """The op cases of ref against cand, whichever of the two is off.
+
+    With both on, a case's reference is the reference setting's own candidate; only cases that both
+    settings state can be compared.
+    """
+    subject = task.subject
+    if subject is None:
+        raise ValueError(f"a {task.kind} task names no lever under test")
+    lever = catalog.get(subject.lever)
+    ref, cand = str(task.arguments.get("ref", OFF)), subject.setting
+    if cand == OFF:
+        swapped = lever.op_cases(OFF if ref == OFF else ref, task.device)
+        return tuple(_swap(case) for case in swapped)
+    cases = tuple(lever.op_cases(cand, task.device))
+    if ref == OFF:
+        return cases
+    others = {case.name: case for case in lever.op_cases(ref, task.device)}
+    return tuple(
+        replace(case, reference=others[case.name].candidate, reorderings=())
+        for case in cases
+        if case.name in others
+    )
+
+
+def _swap(case: OpCase) -> OpCase:
+    return replace(case, reference=case.candidate, candidate=case.reference, reorderings=())
+
+
+def summary(results: Sequence[CaseResult], seed: int) -> CheckResult:
+    """The cases as one check; a reference at fault comes first, then a broken candidate."""
+    faulty = [one for one in results if one.status in _FAULTS]
+    if faulty:
+        return _reference_fault(faulty, len(results))
+    counted = [one for one in results if one.status == "failed" or _has_power(one)]
+    if not counted:
+        return empty(NAME, _why_empty(results))
+    failed = [one for one in counted if one.status == "failed"]
+    worst = max(failed or counted, key=lambda one: (one.parity.rank, one.norm_ratio))
+    strongest = max((one.parity for one in results), key=lambda parity: parity.rank)
+    return CheckResult(
+        name=NAME,
+        status="failed" if failed else "passed",
+        passed=len(counted) - len(failed),
+        total=len(counted),
+        worst=worst.fault or _describe(worst),
+        where=worst.name,
+        detail=_detail(results),
+        strongest=strongest,
+        figures=_figures(results, worst, seed),
+        digest=digest_of(" ".join(f"{one.name}={one.digest}" for one in results)),
+    )
+
+
+_FAULTS: dict[str, Literal["not-finite", "not-deterministic", "failed"]] = {
+    "not-finite": "not-finite",
+    "not-deterministic": "not-deterministic",
+    "reference-failed": "failed",
+}
+
+
+def _reference_fault(faulty: Sequence[CaseResult], total: int) -> CheckResult:
+    first = faulty[0]
+    return CheckResult(
+        name=NAME,
+        status="reference-fault",
+        passed=total - len(faulty),
+        total=total,
+        worst=first.fault,
+        where=first.name,
+        fault=_FAULTS[first.status],
+        strongest=ParityClass.BROKEN,
+    )
+
+
+def _has_power(result: CaseResult) -> bool:
+    return result.status == "passed" and not result.powerless
+
+
+def _why_empty(results: Sequence[CaseResult]) -> str:
+    if not results:
+        return "there is no case to compare"
+    powerless = [one for one in results if one.powerless]
+    if powerless:
+        null = ", ".join(powerless[0].powerless)
+        return f"no power: {null} would pass {powerless[0].name}, and so in every other case"
+    return f"{results[0].name}: {results[0].fault}"
+
+
+def _describe(result: CaseResult) -> str:
+    if result.parity is ParityClass.BYTE_EXACT:
+        return "bit for bit equal"
+    return (
+        f"error {result.norm_ratio:.3g}x the reference's (99th-percentile row "
+        f"{result.row_ratio:.3g}x), relative {result.candidate_error:.2g}"
+    )
+
+
+def _detail(results: Sequence[CaseResult]) -> str:
+    """How many cases stand in which class, and what a reader should know beside."""
+    counts = {parity: sum(one.parity is parity for one in results) for parity in ParityClass}
+    parts = [f"{count} {parity.value}" for parity, count in counts.items() if count]
+    powerless = [one.name for one in results if one.powerless]
+    if powerless:
+        parts.append(f"{len(powerless)} without power, not counted ({', '.join(powerless)})")
+    empty = sum(one.status == "empty" for one in results)
+    if empty:
+        parts.append(f"{empty} empty, not counted")
+    unsteady = sum(not one.deterministic for one in results)
+    if unsteady:
+        parts.append(f"in {unsteady} the candidate differs from itself on equal inputs")
+    return "; ".join(parts)
+
+
+def _figures(results: Sequence[CaseResult], worst: CaseResult, seed: int) -> Mapping[str, Scalar]:
+    return {
+        "inputs_seed": seed,
+        "worst_norm_ratio": worst.norm_ratio,
+        "worst_row_p99_ratio": worst.row_ratio,
+        "candidate_relative_error": worst.candidate_error,
+        "reference_relative_error": worst.reference_error,
+        "largest_relative_error": max(one.candidate_error for one in results),
+        "cases_redrawn": sum(one.draws > 1 for one in results),
+    }
