@@ -1,16 +1,46 @@
-"""The explicit list of workloads; each is imported when it is asked for."""
+"""The known workloads: built in, by entry point, by ``$LEVERGATE_WORKLOADS``; imported when asked."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import os
+from collections.abc import Mapping
 
 from experiments.workloads.base import Workload
-from levers.errors import UnknownName
+from levers.errors import BadParameter, UnknownName
 
 WORKLOADS: dict[str, str] = {
     "decode": "experiments.workloads.decode.workload:DECODE",
     "slat_flow": "experiments.workloads.slat_flow.workload:SLAT_FLOW",
 }
+"""``module:ATTRIBUTE`` of each built-in workload."""
+
+GROUP = "levergate.workloads"
+VARIABLE = "LEVERGATE_WORKLOADS"
+
+
+def known() -> Mapping[str, str]:
+    """``module:ATTRIBUTE`` by name; a built-in name cannot be taken by anything else.
+
+    Raises:
+        BadParameter: ``$LEVERGATE_WORKLOADS`` is not a list of ``name=module:ATTRIBUTE``.
+    """
+    points = importlib.metadata.entry_points(group=GROUP)
+    return {**_declared(), **{point.name: point.value for point in points}, **WORKLOADS}
+
+
+def _declared() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        name, _, target = part.partition("=")
+        if not name or target.count(":") != 1:
+            raise BadParameter(
+                f"{VARIABLE} holds {part!r}",
+                cure="write name=module:ATTRIBUTE, with commas between",
+            )
+        found[name] = target
+    return found
 
 
 def get(name: str) -> Workload:
@@ -19,8 +49,9 @@ def get(name: str) -> Workload:
     Raises:
         UnknownName: there is none; the message suggests the closest.
     """
-    if name not in WORKLOADS:
-        raise UnknownName("workload", name, WORKLOADS)
-    module, attribute = WORKLOADS[name].split(":")
+    targets = known()
+    if name not in targets:
+        raise UnknownName("workload", name, targets)
+    module, attribute = targets[name].split(":")
     workload: Workload = getattr(importlib.import_module(module), attribute)
     return workload

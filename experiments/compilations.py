@@ -1,0 +1,78 @@
+"""Counts compilations and autotunings in this process, so that none hides in a timed sample."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class CompilationCounter:
+    """Counts what torch.compile, Triton's compiler and Triton's autotuner did since it was made.
+
+    A module that is not loaded has compiled nothing; one that is loaded later is seen at the next
+    :meth:`watch`.
+    """
+
+    def __init__(self) -> None:
+        self._triton = 0
+        self._watched: set[str] = set()
+        self.watch()
+
+    def watch(self) -> None:
+        """Hook Triton's compiler and autotuner if they are loaded by now."""
+        runtime: Any = sys.modules.get("triton.runtime.autotuner")
+        if runtime is not None and "autotuner" not in self._watched:
+            self._watched.add("autotuner")
+            tuner: Any = runtime.Autotuner
+            tuner._bench = self._counting(tuner._bench)
+        knobs: Any = sys.modules.get("triton.knobs")
+        if knobs is not None and "compiler" not in self._watched:
+            self._watched.add("compiler")
+            knobs.runtime.jit_cache_hook = self._on_compile(knobs.runtime.jit_cache_hook)
+
+    def count(self) -> int:
+        """Compilations and autotuned configurations so far."""
+        return self._triton + _dynamo_frames()
+
+    def _counting(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._triton += 1
+            return wrapped(*arguments, **named)
+
+        return call
+
+    def _on_compile(self, before: Callable[..., Any] | None) -> Callable[..., Any]:
+        """A hook that Triton calls for each kernel it does not find in memory; False goes on."""
+
+        def hook(*arguments: Any, **named: Any) -> Any:
+            self._triton += 1
+            return before(*arguments, **named) if before is not None else False
+
+        return hook
+
+
+def _dynamo_frames() -> int:
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return 0
+    counters = utils.counters
+    return int(counters["frames"]["total"]) + int(counters["inductor"]["fxgraph_cache_miss"])
+
+
+def autotune_winners() -> dict[str, str]:
+    """The configurations that Triton's autotuners chose in this process, by kernel and key.
+
+    Walks all objects, so it belongs in an untimed pass.
+    """
+    runtime: Any = sys.modules.get("triton.runtime.autotuner")
+    if runtime is None:
+        return {}
+    import gc
+
+    winners: dict[str, str] = {}
+    for found in gc.get_objects():
+        if type(found) is runtime.Autotuner:
+            name = getattr(found.base_fn, "__name__", "kernel")
+            winners.update({f"{name}[{key}]": str(best) for key, best in found.cache.items()})
+    return winners

@@ -1,0 +1,237 @@
+"""Where and with what a run is made, found without torch: device, driver, versions, boot, commit.
+
+NVML is asked for CUDA devices; torch's own version is read from its metadata. The parent process
+that asks never creates a CUDA context and never imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+
+from experiments.home import CHECKOUT
+from experiments.records import Environment
+from experiments.values import Scalar
+from experiments.workloads.base import DeviceFacts
+from levers.errors import BadParameter
+
+PACKAGES = ("torch", "triton", "numpy", "flash-attn", "nvidia-cuda-runtime", "nvidia-cudnn-cu13")
+"""Distributions that a verdict is bound to; one that is not installed is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that can be measured: its facts, and how processes and locks name it."""
+
+    facts: DeviceFacts
+    uuid: str
+    driver: str = ""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether NVML knows it."""
+        return self.facts.device_type == "cuda"
+
+
+def find_device(
+    name: str | None, nvml: ModuleType | Any | None = None, visible: str | None = None
+) -> Device:
+    """The device of that name: ``cpu``, ``cuda``, ``cuda:N`` or a GPU's UUID; None takes the best.
+
+    Raises:
+        BadParameter: there is no such device; the message names those that were found.
+    """
+    gpus = cuda_devices(nvml, visible)
+    if name == "cpu" or (name is None and not gpus):
+        return cpu_device()
+    wanted = "cuda:0" if name in (None, "cuda") else str(name)
+    for gpu in gpus:
+        if wanted in (gpu.facts.device, gpu.uuid):
+            return gpu
+    found = ", ".join(["cpu", *(f"{gpu.facts.device} ({gpu.facts.kind})" for gpu in gpus)])
+    raise BadParameter(f"no device {name!r} on this machine", cure=f"found: {found}")
+
+
+def cpu_device() -> Device:
+    """The host's processors as one device; its kind is the processor's model name."""
+    memory = psutil.virtual_memory().total
+    facts = DeviceFacts("cpu", cpu_model(), memory)
+    return Device(facts, f"cpu-{socket.gethostname()}")
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's model name as the kernel reports it."""
+    with contextlib.suppress(OSError):
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def cuda_devices(
+    nvml: ModuleType | Any | None = None, visible: str | None = None
+) -> tuple[Device, ...]:
+    """The GPUs that NVML sees; empty where there is no driver.
+
+    Args:
+        nvml: stands in for the library in tests.
+        visible: value of ``CUDA_VISIBLE_DEVICES`` (indices or UUIDs); None shows all. ``cuda:N``
+            then counts the visible ones, as it does in the user's own program.
+    """
+    with nvml_session(nvml) as api:
+        if api is None:
+            return ()
+        driver = _text(api.nvmlSystemGetDriverVersion())
+        count = api.nvmlDeviceGetCount()
+        handles = [api.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        return tuple(
+            _gpu(api, handle, f"cuda:{number}", driver)
+            for number, handle in enumerate(_visible(api, handles, visible))
+        )
+
+
+def _visible(api: Any, handles: list[Any], visible: str | None) -> list[Any]:
+    if visible is None:
+        return handles
+    uuids = [_text(api.nvmlDeviceGetUUID(handle)) for handle in handles]
+    shown = []
+    for name in filter(None, (part.strip() for part in visible.split(","))):
+        for index, uuid in enumerate(uuids):
+            if name == str(index) or (name.startswith("GPU-") and uuid.startswith(name)):
+                shown.append(handles[index])
+    return shown
+
+
+@contextlib.contextmanager
+def nvml_session(nvml: ModuleType | Any | None = None) -> Iterator[Any]:
+    """NVML while the block runs, or None where its library or the driver is missing."""
+    api: Any = nvml or importlib.import_module("pynvml")
+    try:
+        api.nvmlInit()
+    except api.NVMLError:
+        yield None
+        return
+    try:
+        yield api
+    finally:
+        api.nvmlShutdown()
+
+
+def _gpu(api: Any, handle: Any, name: str, driver: str) -> Device:
+    facts = DeviceFacts(
+        device=name,
+        kind=_text(api.nvmlDeviceGetName(handle)),
+        memory_bytes=int(api.nvmlDeviceGetMemoryInfo(handle).total),
+        sm_count=_sm_count(api, handle),
+        compute_capability=tuple(api.nvmlDeviceGetCudaComputeCapability(handle)),
+    )
+    return Device(facts, _text(api.nvmlDeviceGetUUID(handle)), driver)
+
+
+CORES_PER_SM = {6: 64, 7: 64, 8: 128, 9: 128, 10: 128, 12: 128}
+"""fp32 cores per multiprocessor by compute capability (CUDA C++ Programming Guide, table of
+arithmetic throughput); 6.1 and 8.0 differ and are named in :data:`CORES_PER_SM_EXACT`."""
+
+CORES_PER_SM_EXACT = {(6, 1): 128, (6, 2): 128, (8, 0): 64}
+
+
+def _sm_count(api: Any, handle: Any) -> int:
+    """Multiprocessors, from NVML's number of cores: NVML does not report them as such."""
+    major, minor = api.nvmlDeviceGetCudaComputeCapability(handle)
+    per_sm = CORES_PER_SM_EXACT.get((major, minor), CORES_PER_SM.get(major, 128))
+    try:
+        return int(api.nvmlDeviceGetNumGpuCores(handle)) // per_sm
+    except api.NVMLError:
+        return 0
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def versions() -> Mapping[str, str]:
+    """Versions of what a verdict is bound to, torch's from its metadata."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """What tells this boot from the next; empty where the kernel does not say."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def commit(checkout: Path = CHECKOUT) -> tuple[str, bool]:
+    """The checkout's commit, and whether its tracked files differ from it; empty elsewhere."""
+    if not (checkout / ".git").exists():
+        return "", False
+    head = _git(checkout, "rev-parse", "HEAD")
+    return head, bool(head) and bool(_git(checkout, "status", "--porcelain", "-uno"))
+
+
+def _git(checkout: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(checkout), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def describe(
+    device: Device,
+    variables: Mapping[str, str],
+    removed: Mapping[str, str],
+    facts: Mapping[str, Scalar],
+) -> Environment:
+    """The environment record of a run on this device.
+
+    Args:
+        device: what is measured.
+        variables: the recorded part of the frozen environment (see :mod:`experiments.frozen`).
+        removed: what the frozen environment left out of the caller's.
+        facts: what else was found: cores, load at the start, the arms' kill switches.
+    """
+    head, dirty = commit()
+    stack = dict(versions())
+    if device.driver:
+        stack["driver"] = device.driver
+    return Environment(
+        device_kind=device.facts.kind,
+        device_uuid=device.uuid,
+        device_type="cuda" if device.is_cuda else "cpu",
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        versions=stack,
+        commit=head,
+        dirty=dirty,
+        cpu_count=os.cpu_count() or 1,
+        memory_bytes=psutil.virtual_memory().total,
+        device_memory_bytes=device.facts.memory_bytes if device.is_cuda else 0,
+        sm_count=device.facts.sm_count,
+        variables=variables,
+        removed_variables=removed,
+        facts=facts,
+    )

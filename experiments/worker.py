@@ -1,0 +1,245 @@
+"""The measured process: one task from a file, one result to a file, whatever happens between.
+
+This is the process boundary: every exception of an arm becomes a failure with its kind, its stage
+and its traceback. A process that dies without a word is described by the one that watches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments import global_state
+from experiments.compilations import CompilationCounter, autotune_winners
+from experiments.files import write_atomically
+from experiments.records import CheckResult, FailureKind
+from experiments.tasks import Measurement, Task, TaskResult
+from experiments.workloads import catalog as workloads
+from levers import catalog
+from levers.base import Lever, claims, engaged
+from levers.errors import BadParameter, BadSetting, LeverConflict, NotRestored
+
+if TYPE_CHECKING:
+    from experiments.workloads.base import Session
+
+PROBES = {
+    "op": "experiments.parity.op",
+    "memcheck": "experiments.parity.memcheck",
+    "graph": "experiments.parity.graph",
+    "async": "experiments.parity.async_",
+}
+"""The module whose ``probe(task, session)`` answers this kind of task."""
+
+SESSIONLESS = ("op", "memcheck")
+"""Probes of the operation alone: they get no session."""
+
+OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
+"""How torch's CPU allocator and CUDA name it in a plain ``RuntimeError``."""
+
+
+class Stage:
+    """Where a task is; written to a file, so that a death without a word can be placed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.name = ""
+
+    def enter(self, name: str) -> None:
+        """Begin a stage."""
+        self.name = name
+        if self._path is not None:
+            self._path.write_text(name)
+
+
+def execute(task: Task, stage: Stage, born: float) -> TaskResult:
+    """Do the task and describe how it ended; never raises.
+
+    Args:
+        task: what to do.
+        stage: told at each step.
+        born: ``time.monotonic()`` when this process was asked for.
+    """
+    try:
+        return _execute(task, stage, born)
+    except BaseException as error:  # noqa: BLE001 - the process boundary
+        return failure(error, stage.name)
+
+
+def failure(error: BaseException, stage: str) -> TaskResult:
+    """The result of a task that raised."""
+    return TaskResult(
+        failure=kind_of(error),
+        stage=stage,
+        message=f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """Which kind of failure an exception is; ``sys.exit`` inside an arm is a crash."""
+    text = str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "out-of-memory"
+    if isinstance(error, (RuntimeError, OSError)) and any(s in text for s in OUT_OF_MEMORY_TEXTS):
+        return "out-of-memory"
+    if isinstance(error, NotRestored):
+        return "not-restored"
+    if isinstance(error, FloatingPointError):
+        return "not-finite"
+    if isinstance(error, (LeverConflict, BadParameter, BadSetting)):
+        return "unmet"
+    return "crashed"
+
+
+def _execute(task: Task, stage: Stage, born: float) -> TaskResult:
+    stage.enter("import")
+    counter = CompilationCounter()
+    _settle(task)
+    stage.enter("levers")
+    levers = [(catalog.get(one.lever), one.setting) for one in task.levers]
+    claims([lever for lever, _ in levers])
+    stage.enter("open")
+    session = None if task.kind in SESSIONLESS else _open(task)
+    sites = {} if session is None else session.sites
+    before = global_state.take(sites)
+    with _all_engaged(levers, sites, stage):
+        start_s = time.monotonic() - born
+        result = _do(task, session, stage, counter)
+        stage.enter("disable")
+    changed = before.changed(global_state.take(sites))
+    if changed and result.measurement is not None:
+        raise NotRestored(f"the arm left changed: {'; '.join(changed)}")
+    return result.model_copy(update={"left_changed": changed, "start_s": start_s})
+
+
+def _settle(task: Task) -> None:
+    """Seed every generator and set the number of threads, before the session opens."""
+    import numpy
+    import torch
+
+    random.seed(task.seed)
+    numpy.random.seed(task.seed % 2**32)
+    torch.manual_seed(task.seed)
+    threads = task.parameters.get("threads")
+    if threads is not None and task.device.split(":")[0] == "cpu":
+        torch.set_num_threads(int(threads))
+
+
+def _open(task: Task) -> Session:
+    module, function = workloads.get(task.workload).opener.split(":")
+    opener = getattr(importlib.import_module(module), function)
+    device = "cuda:0" if task.device.startswith("cuda") else task.device
+    session: Session = opener(task.parameters, device, task.seed, task.implementation)
+    return session
+
+
+@contextlib.contextmanager
+def _all_engaged(
+    levers: list[tuple[Lever, str]], sites: Mapping[str, Any], stage: Stage
+) -> Iterator[None]:
+    """Enable the levers in order; without sites (a probe of the operation) there is none to do."""
+    stage.enter("enable")
+    with contextlib.ExitStack() as stack:
+        for lever, setting in levers if sites else []:
+            stack.enter_context(engaged(lever, sites, setting))
+        yield
+
+
+def _do(
+    task: Task, session: Session | None, stage: Stage, counter: CompilationCounter
+) -> TaskResult:
+    if task.kind in PROBES:
+        return _probe(task, session, stage)
+    if session is None:
+        raise ValueError(f"a {task.kind} task needs a session")
+    if task.kind == "outputs":
+        stage.enter("outputs")
+        return TaskResult(outputs=session.outputs(task.arguments))
+    stage.enter("warm-up")
+    start = time.monotonic()
+    session.warm_up()
+    warmup_s = time.monotonic() - start
+    if task.kind == "witness":
+        return _witness(task, session, stage).model_copy(update={"warmup_s": warmup_s})
+    stage.enter("measure")
+    counter.watch()
+    compiled, start = counter.count(), time.monotonic()
+    measurement = session.measure()
+    measured_s = time.monotonic() - start
+    _check_finite(measurement)
+    return TaskResult(
+        measurement=measurement,
+        warmup_s=warmup_s,
+        measured_s=measured_s,
+        compilations=counter.count() - compiled,
+    )
+
+
+def _probe(task: Task, session: Session | None, stage: Stage) -> TaskResult:
+    stage.enter(task.kind)
+    probe = importlib.import_module(PROBES[task.kind]).probe
+    check: CheckResult = probe(task, session)
+    return TaskResult(check=check)
+
+
+def _check_finite(measurement: Measurement) -> None:
+    """A figure must be finite and above zero, since effects are log ratios.
+
+    Raises:
+        FloatingPointError: one is not.
+    """
+    bad = {n: v for n, v in measurement.values.items() if not (math.isfinite(v) and v > 0)}
+    if bad:
+        raise FloatingPointError(f"figures that are not finite and positive: {bad}")
+
+
+def _witness(task: Task, session: Session, stage: Stage) -> TaskResult:
+    """Run each axis's work once, untimed, and read at the subject's sites what ran there.
+
+    The reference is read through the same lever's ``witness``, which only reads observations.
+    """
+    stage.enter("witness")
+    for site in session.sites.values():
+        site.forget()
+    session.exercise()
+    plans: dict[str, str] = {}
+    if task.subject is not None:
+        subject = catalog.get(task.subject.lever)
+        for name in subject.touches:
+            if name in session.sites:
+                _merge(plans, subject.witness(session.sites[name]))
+    launches = {
+        name: sum(sum(counts.values()) for counts in site.observations.values())
+        for name, site in session.sites.items()
+    }
+    facts = {f"autotune.{name}": best for name, best in autotune_winners().items()}
+    return TaskResult(plans=plans, launches=launches, facts=facts)
+
+
+def _merge(plans: dict[str, str], more: Mapping[str, str]) -> None:
+    """Add another site's plans; an axis that two sites serve names both."""
+    for axis, plan in more.items():
+        plans[axis] = f"{plans[axis]}; {plan}" if axis in plans else plan
+
+
+def run_files(task_path: Path, result_path: Path, stage_path: Path, born: float) -> None:
+    """Read a task, do it, and leave its result whole on disk."""
+    task = Task.model_validate_json(task_path.read_bytes())
+    result = execute(task, Stage(stage_path), born)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    write_atomically(result_path, result.model_dump_json())
+
+
+if __name__ == "__main__":
+    run_files(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]))
+    os._exit(0)
