@@ -26,7 +26,7 @@ BYTE_EXACT_REPEATS = 30
 in 29 of 30 runs, another in one of ten, which two runs would often miss."""
 
 
-class ProcessFailed(Exception):  # noqa: N818 - an outcome on its way to the battery, not an error
+class ProcessFailed(Exception):
     """A measured process could not do its work; carries the failures, the reference's first."""
 
     def __init__(self, failures: tuple[ArmFailure, ...]) -> None:

@@ -112,7 +112,12 @@ class Session(Protocol):
         """The untimed witness pass: run each axis's work once, so that the sites observe it."""
 
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
-        """The parity pass; ``arguments['want']`` says: tokens, gaps, losses, gradients, digests."""
+        """The parity pass; ``arguments['want']`` says: tokens, gaps, losses, gradients, digests.
+
+        ``tokens`` comes with ``prompts`` and ``concurrency``; ``gaps`` with these and ``prefixes``
+        (prompt index, prefix token ids, candidate token id); ``losses`` and ``gradients`` may come
+        with ``reorder`` (k > 0: the same work with its reductions in the k-th other valid order).
+        """
 
 
 class Opener(Protocol):

@@ -1,0 +1,236 @@
+"""Gradients of both arms, each against fp64 truth, parameter by parameter (torch-free judge).
+
+The measured process states the errors; here they are held against the lossless bounds: relative
+norm error at most 1.05 and 99th-percentile row error at most 1.25 of the reference's (the largest of
+its orders), or below what rounding to the working precision does anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from experiments.parity.bench import Arms, Bench
+from experiments.tasks import Gradient
+from experiments.values import Scalar, digest_of
+
+NORM_RATIO = 1.05
+ROW_RATIO = 1.25
+"""Lossless bounds (design: parity classes)."""
+
+BF16_WORK = 2.0**-12
+"""Median relative error of the reference above which the work is done in bf16: fp32 work stays
+near 2^-22, bf16 work near 2^-9."""
+
+BF16_FLOOR = 2.0**-8
+FP32_FLOOR = 2.0**-20
+"""Relative errors that are lossless whatever the reference's: half a unit in the last place of a
+bf16 value in [1, 2), and eight units of an fp32 one."""
+
+REDRAWS = 3
+"""Fresh seeds on which a parameter above its bounds is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gradients showed. ``fault`` is the reference's; ``bits``: all digests are equal."""
+
+    passed: int = 0
+    total: int = 0
+    worst: str = ""
+    where: str = ""
+    detail: str = ""
+    bits: bool = True
+    fault: Literal["", "not-finite"] = ""
+    digest: str = ""
+    figures: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One parameter in both arms: relative errors, pooled over draws, and their ratios."""
+
+    parameter: str
+    reference: float
+    candidate: float
+    reference_row: float
+    candidate_row: float
+
+    @property
+    def norm_ratio(self) -> float:
+        """Candidate error over reference error."""
+        return _ratio(self.candidate, self.reference)
+
+    @property
+    def row_ratio(self) -> float:
+        """The same for the 99th percentile of the row errors."""
+        return _ratio(self.candidate_row, self.reference_row)
+
+    def inside(self, floor: float) -> bool:
+        """Whether the bounds hold; a candidate that is not finite is never inside."""
+        if not (math.isfinite(self.candidate) and math.isfinite(self.candidate_row)):
+            return False
+        norm = self.norm_ratio <= NORM_RATIO or self.candidate <= floor
+        row = self.row_ratio <= ROW_RATIO or self.candidate_row <= 2 * floor
+        return norm and row
+
+    def describe(self) -> str:
+        """Both arms' errors."""
+        return (
+            f"gradient error {self.candidate:.2g} against the reference's {self.reference:.2g} "
+            f"({self.norm_ratio:.3g}x; 99th-percentile row {self.row_ratio:.3g}x)"
+        )
+
+
+def _ratio(candidate: float, reference: float) -> float:
+    if candidate == 0.0:
+        return 1.0 if reference == 0.0 else 0.0
+    return candidate / reference if reference else math.inf
+
+
+def compare(bench: Bench, arms: Arms) -> Verdict:
+    """Ask both arms for their gradient errors and judge them.
+
+    Raises:
+        ProcessFailed: a process failed.
+    """
+    reference = _ask(bench, "ref", arms)
+    candidate = _ask(bench, "cand", arms)
+    first = judge([reference], [candidate])
+    if first.passed == first.total or first.fault or not _comparable(reference, candidate):
+        return first
+    suspects = outside([reference], [candidate])
+    steps = range(1, 1 + REDRAWS)
+    fresh = judge(
+        [_ask(bench, "ref", arms, seed_step=step) for step in steps],
+        [_ask(bench, "cand", arms, seed_step=step) for step in steps],
+        only=suspects,
+    )
+    return fresh if fresh.passed < fresh.total else first_after(first, fresh)
+
+
+def first_after(first: Verdict, fresh: Verdict) -> Verdict:
+    """The first draw's verdict, cleared by fresh draws."""
+    return Verdict(
+        passed=first.total,
+        total=first.total,
+        worst=fresh.worst,
+        where=fresh.where,
+        detail=f"{fresh.total} parameters above their bounds were decided on {REDRAWS} fresh seeds",
+        bits=False,
+        digest=first.digest,
+        figures={**first.figures, "parameters_redrawn": fresh.total},
+    )
+
+
+def _ask(
+    bench: Bench, arm: Literal["ref", "cand"], arms: Arms, *, seed_step: int = 0
+) -> tuple[Gradient, ...]:
+    wanted = {"want": "gradients", "reorder": 0}
+    return bench.outputs(arm, arms.of(arm), wanted, seed_step=seed_step).gradients
+
+
+def _comparable(reference: Sequence[Gradient], candidate: Sequence[Gradient]) -> bool:
+    return {one.parameter for one in reference} == {one.parameter for one in candidate}
+
+
+def outside(
+    references: Sequence[Sequence[Gradient]], candidates: Sequence[Sequence[Gradient]]
+) -> frozenset[str]:
+    """The parameters above their bounds."""
+    pairs = _pairs(references, candidates)
+    floor = _floor(pairs)
+    return frozenset(pair.parameter for pair in pairs if not pair.inside(floor))
+
+
+def judge(
+    references: Sequence[Sequence[Gradient]],
+    candidates: Sequence[Sequence[Gradient]],
+    only: frozenset[str] | None = None,
+) -> Verdict:
+    """Hold each parameter's pooled error against the reference's."""
+    if not references[0] and not candidates[0]:
+        return Verdict(detail="no gradients are stated")
+    if not _comparable(references[0], candidates[0]):
+        total = max(len(references[0]), len(candidates[0]))
+        return Verdict(
+            total=total, worst="the arms state gradients of other parameters", bits=False
+        )
+    every = _pairs(references, candidates)
+    bad = [one for one in every if not math.isfinite(one.reference)]
+    if bad:
+        what = "reference: a gradient is not finite"
+        return Verdict(0, len(every), what, bad[0].parameter, fault="not-finite", bits=False)
+    floor = _floor(every)
+    pairs = [one for one in every if only is None or one.parameter in only]
+    passed = [one for one in pairs if one.inside(floor)]
+    worst = max(pairs, key=lambda one: (not one.inside(floor), one.norm_ratio))
+    return Verdict(
+        passed=len(passed),
+        total=len(pairs),
+        worst=worst.describe(),
+        where=worst.parameter,
+        bits=_digests(references[0]) == _digests(candidates[0]),
+        digest=digest_of(str(_digests(candidates[0]))),
+        figures=_figures(pairs, worst),
+    )
+
+
+def _pairs(
+    references: Sequence[Sequence[Gradient]], candidates: Sequence[Sequence[Gradient]]
+) -> list[Pair]:
+    """Pool the draws parameter by parameter: root mean square of the relative errors."""
+    pooled = [_by_parameter(references), _by_parameter(candidates)]
+    return [
+        Pair(
+            name,
+            _rms([one.relative_error for one in draws]),
+            _rms([one.relative_error for one in pooled[1].get(name, [])]),
+            _rms([one.row_error_p99 for one in draws]),
+            _rms([one.row_error_p99 for one in pooled[1].get(name, [])]),
+        )
+        for name, draws in pooled[0].items()
+    ]
+
+
+def _by_parameter(draws: Sequence[Sequence[Gradient]]) -> dict[str, list[Gradient]]:
+    found: dict[str, list[Gradient]] = {}
+    for draw in draws:
+        for gradient in draw:
+            found.setdefault(gradient.parameter, []).append(gradient)
+    return found
+
+
+def _rms(values: Sequence[float]) -> float:
+    if not values:
+        return math.nan
+    return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+def _floor(pairs: Sequence[Pair]) -> float:
+    """What rounding to the working precision does anyway."""
+    typical = statistics.median(one.reference for one in pairs)
+    return BF16_FLOOR if typical >= BF16_WORK else FP32_FLOOR
+
+
+def _digests(gradients: Sequence[Gradient]) -> dict[str, str]:
+    return {one.parameter: one.digest for one in gradients}
+
+
+def _figures(pairs: Sequence[Pair], worst: Pair) -> dict[str, Scalar]:
+    """The worst parameter, and the one that gained most."""
+    best = min(pairs, key=lambda one: one.norm_ratio)
+    return {
+        "parameters": len(pairs),
+        "worst_parameter": worst.parameter,
+        "worst_norm_ratio": worst.norm_ratio,
+        "worst_row_p99_ratio": worst.row_ratio,
+        "worst_candidate_error": worst.candidate,
+        "worst_reference_error": worst.reference,
+        "most_improved_parameter": best.parameter,
+        "most_improved_candidate_error": best.candidate,
+        "most_improved_reference_error": best.reference,
+    }

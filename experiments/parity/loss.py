@@ -1,0 +1,203 @@
+"""Check 4, ``loss``: training curves and gradients of both arms from the same seed and batches.
+
+The candidate's curve is held against the spread of the reference's own repeats and reorderings (the
+same sums in another order). The gradients are held against fp64 truth, each arm by itself: a better
+sum may move a gradient by tens of percent and is lossless all the same. A parameter that exceeds its
+bounds is decided on fresh seeds, since the ratio of two small errors scatters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from experiments.parity import gradients
+from experiments.parity.bench import Arms, Bench
+from experiments.parity.determinism import nonfinite
+from experiments.parity.gradients import Verdict
+from experiments.parity.results import empty, failed, not_run, reference_fault
+from experiments.records import CheckResult
+from experiments.tasks import Outputs
+from experiments.values import Scalar, digest_of
+from levers.policy import ParityClass
+
+NAME = "loss"
+
+SPREAD_FACTOR = 3.0
+"""The candidate's curve may be this much further from the reference's than its own repeats are: with
+a handful of reorderings the largest of them understates the spread by up to such a factor."""
+
+LOSS_FLOOR = 2.0**-9
+"""Relative deviation of a curve that is within the variance of bf16 kernels: half a unit in the last
+place of a bf16 value in [1, 2) is 2^-8, and a mean over many elements stays below half of that."""
+
+
+def check(bench: Bench) -> CheckResult:
+    """Train both arms for a few steps and compare curves and gradients.
+
+    Raises:
+        ProcessFailed: a process failed.
+    """
+    if NAME not in bench.workload.checks:
+        return not_run(NAME, f"the workload {bench.spec.workload} has no loss")
+    return run(bench, bench.alone, NAME)
+
+
+def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
+    """The whole loss check for one pair of lever sets.
+
+    Raises:
+        ProcessFailed: a process failed.
+    """
+    references = [
+        _losses(bench, "ref", arms, 0),
+        _losses(bench, "ref", arms, 0, repeat=1),
+        *(_losses(bench, "ref", arms, k) for k in range(1, 1 + bench.limits.reorderings)),
+    ]
+    candidate = _losses(bench, "cand", arms, 0)
+    fault = _fault(name, references, candidate, demands_bits=bench.demands_bits)
+    if fault is not None:
+        return fault
+    curve = compare_curves(
+        references[0].losses, [one.losses for one in references[1:]], candidate.losses
+    )
+    parameters = gradients.compare(bench, arms)
+    return judge(name, curve, parameters)
+
+
+def _losses(bench: Bench, arm: str, arms: Arms, reorder: int, *, repeat: int = 0) -> Outputs:
+    wanted = {"want": "losses", "reorder": reorder}
+    if arm == "ref":
+        return bench.outputs("ref", arms.ref, wanted, repeat=repeat)
+    return bench.outputs("cand", arms.cand, wanted, repeat=repeat)
+
+
+def _fault(
+    name: str, references: Sequence[Outputs], candidate: Outputs, *, demands_bits: bool
+) -> CheckResult | None:
+    """What ends the check before curves are compared; the reference's faults first."""
+    first, again = references[0], references[1]
+    steps = len(first.losses)
+    if not steps:
+        return empty(name, "the reference left no loss")
+    if any(_nonfinite_loss(one) for one in references):
+        return reference_fault(
+            name, "not-finite", "reference: a loss is not finite", "", (0, steps)
+        )
+    if demands_bits and first.losses != again.losses:
+        what = "reference not deterministic: equal runs give other losses"
+        where = f"step {_first_apart(first.losses, again.losses)}"
+        return reference_fault(name, "not-deterministic", what, where, (0, steps))
+    if candidate.inputs_digest != first.inputs_digest:
+        return empty(name, "the arms did not train on the same batches")
+    if len(candidate.losses) != steps:
+        what = f"{len(candidate.losses)} losses, the reference has {steps}"
+        return failed(name, what, "", (0, steps))
+    if _nonfinite_loss(candidate):
+        return failed(name, "candidate: a loss is not finite", "", (0, steps))
+    return None
+
+
+def _nonfinite_loss(outputs: Outputs) -> bool:
+    return not all(map(math.isfinite, outputs.losses)) or bool(nonfinite([outputs]))
+
+
+class Curve:
+    """How far the candidate's losses are from the reference's, and how far its own repeats are."""
+
+    def __init__(
+        self,
+        reference: Sequence[float],
+        repeats: Sequence[Sequence[float]],
+        candidate: Sequence[float],
+    ) -> None:
+        scale = _rms(reference) or 1.0
+        self.steps = len(reference)
+        self.equal = tuple(reference) == tuple(candidate)
+        self.steady = all(tuple(reference) == tuple(one) for one in repeats[:1])
+        self.first_apart = _first_apart(reference, candidate)
+        self.deviation = _rms(_gaps(reference, candidate)) / scale
+        self.spread = max((_rms(_gaps(reference, one)) for one in repeats), default=0.0) / scale
+        self.allowed = max(SPREAD_FACTOR * self.spread, LOSS_FLOOR)
+        self.last = (reference[-1], candidate[-1])
+
+    @property
+    def inside(self) -> bool:
+        """Whether the candidate stays inside the band."""
+        return self.deviation <= self.allowed
+
+    def describe(self) -> str:
+        """The deviation beside the spread, both relative."""
+        return (
+            f"curve {self.deviation:.2g} from the reference's "
+            f"(own repeats and reorderings {self.spread:.2g}, allowed {self.allowed:.2g})"
+        )
+
+
+def compare_curves(
+    reference: Sequence[float], repeats: Sequence[Sequence[float]], candidate: Sequence[float]
+) -> Curve:
+    """Compare at full precision: the seventh digit counts."""
+    return Curve(reference, repeats, candidate)
+
+
+def _gaps(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(math.fsum(value * value for value in values) / len(values))
+
+
+def _first_apart(one: Sequence[float], other: Sequence[float]) -> int | None:
+    for step, (a, b) in enumerate(zip(one, other, strict=True)):
+        if a != b:
+            return step
+    return None
+
+
+def judge(name: str, curve: Curve, parameters: Verdict) -> CheckResult:
+    """Curve and gradients together: steps and parameters are counted alike."""
+    total = curve.steps + parameters.total
+    passed = (curve.steps if curve.inside else 0) + parameters.passed
+    if parameters.fault == "not-finite":
+        return reference_fault(name, "not-finite", parameters.worst, parameters.where, (0, total))
+    wrong = "" if curve.inside else curve.describe()
+    wrong = wrong or ("" if parameters.passed == parameters.total else parameters.worst)
+    where = parameters.where if curve.inside else f"step {curve.first_apart}"
+    detail = "; ".join(filter(None, (_say(curve), parameters.detail)))
+    if wrong:
+        return failed(name, wrong, where, (min(passed, total - 1), total), detail)
+    bits = curve.equal and curve.steady and parameters.bits
+    return CheckResult(
+        name=name,
+        status="passed",
+        passed=total,
+        total=total,
+        worst=parameters.worst or curve.describe(),
+        where=parameters.where,
+        detail=detail,
+        strongest=ParityClass.BYTE_EXACT if bits else ParityClass.LOSSLESS,
+        figures=_figures(curve, parameters),
+        digest=digest_of(repr((curve.last, parameters.digest))),
+    )
+
+
+def _say(curve: Curve) -> str:
+    """Equal or not, to the last bit, and against which spread."""
+    own = "" if curve.steady else "; the reference's own repeats differ"
+    if curve.equal:
+        return f"{curve.steps} losses bit for bit equal{own}"
+    return f"losses differ from step {curve.first_apart} on, {curve.describe()}{own}"
+
+
+def _figures(curve: Curve, parameters: Verdict) -> Mapping[str, Scalar]:
+    return {
+        "steps": curve.steps,
+        "curve_deviation": curve.deviation,
+        "curve_spread": curve.spread,
+        "curve_allowed": curve.allowed,
+        "last_loss_reference": curve.last[0],
+        "last_loss_candidate": curve.last[1],
+        **parameters.figures,
+    }
