@@ -86,7 +86,9 @@ def axis_rows(record: RunRecord) -> tuple[AxisRow, ...]:
     """The rows of the last look, deciding axes first, then primaries, guards and the rest."""
     effects = record.looks[-1].effects if record.looks else ()
     inert = inert_axes(record)
-    span = _span(effects, record.spec.policy.smallest_gain)
+    policy = record.spec.policy
+    guarded = [effect for effect in effects if policy.guard_for(effect.axis) is not None]
+    span = _span(guarded, policy.smallest_gain)
     rows = [_axis_row(record, effect, effect.axis in inert, span) for effect in effects]
     order = {"primary": 0, "guard": 1, "reported": 2}
     return tuple(sorted(rows, key=lambda row: (not row.deciding, order[row.role], row.inert)))
@@ -108,21 +110,26 @@ def _axis_row(record: RunRecord, effect: Effect, inert: bool, span: float) -> Ax
         interval=formats.interval(effect.estimate, effect.lower, effect.upper),
         clear=clear_text(effect),
         matters=matters_text(effect, policy),
-        guard=_guard_text(effect, guard),
+        guard=_guard_text(record, effect, guard),
         noise=f"{effect.sd * 100:.2g} %",
         tone=_tone(effect, guard, inert),
         bar=_bar(effect, policy.smallest_gain, span),
     )
 
 
-def arm_value(record: RunRecord, axis: str, arm: Arm) -> str:
-    """The median of one arm over the pairs that count, for display only."""
+def arm_values(record: RunRecord, axis: str, arm: Arm) -> list[float]:
+    """What one arm measured in the pairs that count."""
     lost = {pair.pair for pair in record.lost}
-    values = [
+    return [
         sample.values[axis]
         for sample in record.samples
         if sample.arm == arm and sample.pair not in lost and axis in sample.values
     ]
+
+
+def arm_value(record: RunRecord, axis: str, arm: Arm) -> str:
+    """The median of one arm with its unit, for display only."""
+    values = arm_values(record, axis, arm)
     if not values:
         return "-"
     return formats.quantity(formats.median(values), record.axis(axis).unit)
@@ -149,11 +156,16 @@ def matters_text(effect: Effect, policy: GatingPolicy) -> str:
     return f"open at {bound}"
 
 
-def _guard_text(effect: Effect, guard: Guard | None) -> str:
+def _guard_text(record: RunRecord, effect: Effect, guard: Guard | None) -> str:
     if guard is None:
         return "-"
     if guard.ceiling is not None:
-        return f"≤ {formats.share(guard.ceiling)} of capacity"
+        capacity, values = (
+            record.capacities.get(effect.axis),
+            arm_values(record, effect.axis, "cand"),
+        )
+        used = formats.share(max(values) / capacity) if capacity and values else "not known"
+        return f"{used} of capacity, ≤ {formats.share(guard.ceiling)}"
     bound = formats.margin(guard.margin)
     if effect.lower > -guard.margin:
         return f"holds -{bound}"
