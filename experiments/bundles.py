@@ -1,0 +1,132 @@
+"""Evidence bundles: one run's whole record in one file, which another machine can take in.
+
+A bundle carries a digest of its record, so that damage and careless edits are found; it is not a
+signature, since whoever edits the record can also write the digest anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from experiments.files import write_atomically
+from experiments.home import make_folder
+from experiments.run_record import RunRecord
+from experiments.values import SCHEMA_VERSION
+from levers.errors import StoreError
+
+if TYPE_CHECKING:
+    from experiments.registry import Registry, Saved
+
+FORMAT = "levergate-bundle"
+SUFFIX = ".levergate.json"
+
+
+def bundle_name(record: RunRecord) -> str:
+    """The file name under which a run's bundle is kept."""
+    return f"{record.run_id}{SUFFIX}"
+
+
+def dump(record: RunRecord) -> str:
+    """The bundle of a run as text."""
+    content = json.loads(record.model_dump_json())
+    bundle = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "run_id": record.run_id,
+        "digest": _digest(content),
+        "record": content,
+    }
+    return json.dumps(bundle, indent=1, ensure_ascii=False) + "\n"
+
+
+def export(record: RunRecord, path: Path) -> Path:
+    """Write the bundle of a run, whole or not at all.
+
+    Args:
+        record: the run.
+        path: the file to write, or a folder, in which it gets its usual name.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        StoreError: the disk is full or read-only.
+    """
+    target = path / bundle_name(record) if path.is_dir() else path
+    make_folder(target.parent)
+    write_atomically(target, dump(record))
+    return target
+
+
+def read_bundle(path: Path) -> RunRecord:
+    """The run in a bundle.
+
+    Raises:
+        StoreError: no such file, damaged, edited, or from a newer version; names the cure.
+    """
+    bundle = _parsed(path)
+    version = bundle.get("schema_version")
+    if not isinstance(version, int):
+        raise _damaged(path, "it has no schema version")
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"the bundle {path} has schema version {version}; this levergate knows up to "
+            f"{SCHEMA_VERSION}",
+            cure="upgrade levergate",
+        )
+    content = bundle.get("record")
+    found = _digest(content)
+    if found != bundle.get("digest"):
+        raise StoreError(
+            f"the bundle {path} was edited or damaged: its record has digest {found[:16]}, the "
+            f"bundle says {str(bundle.get('digest'))[:16]}",
+            cure="export the run again where it was measured",
+        )
+    try:
+        return RunRecord.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise _damaged(path, f"its record is not legal: {error}") from error
+
+
+def import_bundle(registry: Registry, path: Path) -> tuple[RunRecord, Saved]:
+    """Take a bundle into the registry; doing so twice changes nothing.
+
+    Raises:
+        StoreError: the bundle cannot be read, or the run is stored with another content.
+    """
+    record = read_bundle(path)
+    return record, registry.save(record)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        bundle = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the bundle {path}: {error.strerror}", cure="check the path"
+        ) from error
+    except ValueError as error:
+        raise _damaged(path, f"it is no JSON ({error})") from error
+    if not isinstance(bundle, dict) or bundle.get("format") != FORMAT:
+        raise StoreError(
+            f"{path} is no evidence bundle",
+            cure=f"give a file that 'levergate export' wrote (*{SUFFIX})",
+        )
+    return bundle
+
+
+def _damaged(path: Path, why: str) -> StoreError:
+    return StoreError(
+        f"the bundle {path} is damaged: {why}", cure="export the run again where it was measured"
+    )
+
+
+def _digest(content: object) -> str:
+    """SHA-256 of the canonical JSON: sorted keys, no spaces."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,245 @@
+"""The MLflow mirror: a run's record, report and plots, one experiment per lever.
+
+Mirroring runs in a process of its own (:mod:`experiments.tracking_child`) with a hard time limit.
+A store that is dead, locked or absent is an outcome, never an exception: the run stays in the
+registry's outbox, and :func:`sync` writes it later. MLflow is never read for a decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from experiments.registry import Registry
+from experiments.registry_marks import MirrorNote
+from experiments.requests import SyncReport
+from experiments.run_record import RunRecord
+from experiments.tracking_artifacts import Files, Rendered, lay_out
+from experiments.tracking_store import (
+    ROOT,
+    Request,
+    absolute,
+    artifact_root,
+    child_environment,
+    default_uri,
+)
+from experiments.values import Value
+
+TIMEOUT_S = 60.0
+"""Making a fresh database takes 7-10 s on two cores, and importing mlflow 3 s."""
+
+RETRY_S = 8.0
+"""How long one call to a locked or absent store is tried again, at most."""
+
+GRACE_S = 5.0
+"""The writer's own alarm ends it this much before it is killed."""
+
+
+class MirrorResult(Value):
+    """How the mirroring of one run ended; ``error`` says why MLflow does not hold it."""
+
+    run_id: str
+    state: Literal["mirrored", "already", "failed"]
+    uri: str
+    digest: str = ""
+    mlflow_run_id: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether MLflow holds the run now."""
+        return self.state != "failed"
+
+    def note(self, at: str) -> MirrorNote:
+        """What the registry keeps of it."""
+        return MirrorNote(
+            run_id=self.run_id,
+            uri=self.uri,
+            digest=self.digest,
+            mlflow_run_id=self.mlflow_run_id,
+            error=self.error,
+            tried_at=at,
+        )
+
+
+def mirror(
+    record: RunRecord,
+    files: Files,
+    description: str,
+    home: Path,
+    uri: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> MirrorResult:
+    """Write one run to MLflow; doing so twice leaves one copy.
+
+    Args:
+        record: the run.
+        files: artifacts by path, such as ``report.html``; record, samples, environment and verdict
+            are added.
+        description: Markdown for the run's page.
+        home: ``$LEVERGATE_HOME``, whose store is used unless ``uri`` names another.
+        uri: a tracking URI, or None.
+        timeout_s: after this time the run stays in the outbox, in seconds.
+
+    Raises:
+        BadParameter: the URI names a file store, which MLflow no longer takes.
+    """
+    return mirror_all([(record, (files, description))], home, uri, timeout_s)[0]
+
+
+def mirror_all(
+    runs: Iterable[tuple[RunRecord, Rendered]],
+    home: Path,
+    uri: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[MirrorResult, ...]:
+    """Write several runs in one process, within one time limit."""
+    started = time.monotonic()
+    store = absolute(uri or default_uri(home))
+    items = list(runs)
+    digests = {record.run_id: record.content_digest() for record, _ in items}
+    with contextlib.ExitStack() as stack:
+        try:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="levergate-")))
+            folders = [lay_out(work / "runs", record, *shown) for record, shown in items]
+            lines = _talk(work, home, store, timeout_s, folders=folders)
+        except OSError as error:
+            lines = [{"fault": f"{type(error).__name__}: {error}"}]
+    said = {line["run_id"]: line for line in lines if "run_id" in line}
+    fault = next((line["fault"] for line in lines if "fault" in line), "")
+    spent = round(time.monotonic() - started, 3)
+    missing = {"state": "failed", "error": fault or f"no answer within {timeout_s:.0f} s"}
+    return tuple(
+        MirrorResult(
+            **{"seconds": spent, **said.get(run_id, {"run_id": run_id, **missing})},
+            uri=store,
+            digest=digest,
+        )
+        for run_id, digest in digests.items()
+    )
+
+
+def sync(
+    registry: Registry,
+    render: Callable[[RunRecord], Rendered],
+    home: Path,
+    uri: str | None = None,
+    *,
+    at: str,
+    timeout_s: float = TIMEOUT_S,
+) -> SyncReport:
+    """Write all ended runs that MLflow lacks: the store itself is asked, not our notes of it.
+
+    Args:
+        registry: where the runs are.
+        render: artifacts and description of a run.
+        home: ``$LEVERGATE_HOME``.
+        uri: a tracking URI, or None for the store in the home.
+        at: ISO time of the attempt.
+        timeout_s: limit for asking, and again for each run that is written, in seconds.
+    """
+    store = absolute(uri or default_uri(home))
+    ended = registry.ended()
+    if not ended:
+        return SyncReport()
+    missing, fault = _missing(ended, home, store, timeout_s)
+    if fault:
+        return SyncReport(waiting=registry.unmirrored(store), reason=fault)
+    records = [registry.load(run_id) for run_id in missing]
+    limit = timeout_s * max(1, len(records))
+    shown = [(record, render(record)) for record in records]
+    results = mirror_all(shown, home, store, limit) if shown else ()
+    for result in results:
+        registry.note_mirror(result.note(at))
+    return SyncReport(
+        mirrored=tuple(one.run_id for one in results if one.held),
+        waiting=tuple(one.run_id for one in results if not one.held),
+        reason=next((one.error for one in results if not one.held), ""),
+    )
+
+
+def _missing(
+    ended: Sequence[tuple[str, str, str]], home: Path, store: str, timeout_s: float
+) -> tuple[list[str], str]:
+    """The runs that the store lacks, or why it could not be asked."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="levergate-") as work:
+            lines = _talk(Path(work), home, store, timeout_s, known=tuple(ended))
+    except OSError as error:
+        return [], f"{type(error).__name__}: {error}"
+    for line in lines:
+        if "missing" in line:
+            return list(line["missing"]), ""
+    faults = [line["fault"] for line in lines if "fault" in line]
+    return [], faults[0] if faults else f"no answer within {timeout_s:.0f} s"
+
+
+def _talk(
+    work: Path,
+    home: Path,
+    store: str,
+    timeout_s: float,
+    *,
+    folders: Sequence[Path] = (),
+    known: tuple[tuple[str, str, str], ...] | None = None,
+) -> list[dict[str, Any]]:
+    """Start the writing process, wait at most ``timeout_s``, and read what it said."""
+    request = Request(
+        uri=store,
+        own=store == default_uri(home),
+        artifacts=artifact_root(home, store),
+        locks=str(home.absolute() / "locks"),
+        timeout_s=timeout_s,
+        retry_s=min(timeout_s / 3, RETRY_S),
+        results=str(work / "results.jsonl"),
+        folders=tuple(map(str, folders)),
+        known=known,
+    )
+    asked = work / "request.json"
+    asked.write_text(request.model_dump_json(), encoding="utf-8")
+    with (work / "output.txt").open("w+b") as output:
+        code = _run(asked, output, timeout_s)
+        output.seek(0)
+        words = output.read().decode(errors="replace").strip().splitlines()
+    results = work / "results.jsonl"
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    said = [json.loads(line) for line in lines]
+    if code not in (0, None) and not any("fault" in one for one in said):
+        last = words[-1] if words else f"the writing process ended with {code}"
+        said.append({"fault": _ended(code, last, timeout_s)})
+    return said
+
+
+def _ended(code: int, last: str, timeout_s: float) -> str:
+    return f"no answer within {timeout_s:.0f} s" if code == -signal.SIGALRM else last
+
+
+def _run(asked: Path, output: IO[bytes], timeout_s: float) -> int | None:
+    """The exit code; None where the time ran out. Its whole process group is ended either way."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.tracking_child", str(asked)],
+        cwd=ROOT,
+        env=child_environment(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout_s + GRACE_S)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
