@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -26,7 +27,6 @@ from levers.errors import LevergateError, UsageError
 app = typer.Typer(
     name="levergate",
     help="Measure a performance lever against its reference and say whether it may ship ON.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -49,8 +49,10 @@ for command, name in (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; the one place that catches everything."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # this is the process itself: being ended is being interrupted
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return int(app(args=words, prog_name="levergate", standalone_mode=False) or 0)
+        return _invoke(words)
     except LevergateError as error:
         code = Exit.USAGE if isinstance(error, UsageError) else Exit.INTERNAL
         return _report(words, code, type(error).__name__, error.message, error.cure)
@@ -63,6 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.VERDICT
     except Exception as error:  # noqa: BLE001 - the process boundary: never a traceback to a user
         return _unexpected(words, error)
+
+
+def _invoke(words: list[str]) -> int:
+    """Parse and run one command; its errors are left to the caller, typer handles none."""
+    group = typer.main.get_command(app)
+    try:
+        with group.make_context("levergate", words or ["--help"]) as context:
+            return int(group.invoke(context) or 0)
+    except typer.Exit as asked:  # --help
+        return int(asked.exit_code) if words else Exit.USAGE
 
 
 def _unexpected(words: Sequence[str], error: Exception) -> int:

@@ -11,9 +11,10 @@ import typer
 from experiments.commands import output
 from experiments.commands.options import AsJson, DetailedExit, Expect, Run
 from experiments.exit_codes import exit_code, expected_outcome
-from levers.errors import UnknownName, UsageError
+from levers.errors import BadParameter, UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from experiments.requests import Standing
     from experiments.run_record import RunRecord
 
 
@@ -36,7 +37,7 @@ def show(
     record = pipeline.show(run)
     standing = pipeline.standing(record.run_id)
     if html is not None:
-        html.write_text(pipeline.report_html(record, standing), encoding="utf-8")
+        _write_html(record, standing, html)
     if as_json:
         output.print_json("show", **output.run_fields(record, standing))
     else:
@@ -45,6 +46,17 @@ def show(
         return 0
     outcome = record.decision.outcome.value if record.decision else None
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
+
+
+def _write_html(record: RunRecord, standing: Standing, file: Path) -> None:
+    from experiments import render
+    from experiments.views import view
+
+    try:
+        file.write_text(render.html(view(record, standing)), encoding="utf-8")
+    except OSError as error:
+        cure = "name a file that can be written to"
+        raise BadParameter(f"cannot write {file}: {error.strerror}", cure=cure) from error
 
 
 def history(
