@@ -1,4 +1,4 @@
-"""The known workloads: built in, by entry point, by ``$LEVERGATE_WORKLOADS``; imported when asked."""
+"""The known workloads: built in, by entry point, by ``$LEVERGATE_WORKLOADS``."""
 
 from __future__ import annotations
 

@@ -80,8 +80,7 @@ def product(x_NN: Tensor, y_NN: Tensor) -> tuple[Tensor, str]:
 class StubSession:
     parameters: Mapping[str, Scalar]
     sites: Mapping[str, Site]
-    x_NN: Tensor
-    y_NN: Tensor
+    inputs: tuple[Tensor, Tensor]
     slowdown: float
 
     def warm_up(self) -> None:
@@ -94,7 +93,7 @@ class StubSession:
         return Measurement(
             values={RATE: 1 / median_s, STEP: median_s * 1e3},
             raw={"step_s": tuple(times_s)},
-            inputs_digest=digest_of(self.x_NN.numpy().tobytes()),
+            inputs_digest=digest_of(self.inputs[0].numpy().tobytes()),
             outputs_count=steps,
             facts={"oracle_mode": "eager"},
         )
@@ -103,18 +102,18 @@ class StubSession:
         self._step(observe=True)
 
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
-        result, _ = self._launch()(self.x_NN, self.y_NN)
+        result, _ = self._launch()(*self.inputs)
         return Outputs(
             digests={"product": digest_of(result.numpy().tobytes())},
             nonfinite={"product": int((~result.isfinite()).sum())},
-            inputs_digest=digest_of(self.x_NN.numpy().tobytes()),
+            inputs_digest=digest_of(self.inputs[0].numpy().tobytes()),
         )
 
     def _launch(self) -> Callable[..., Any]:
         return self.sites[SITE].launch
 
     def _step(self, observe: bool = False) -> None:
-        _, plan = self._launch()(self.x_NN, self.y_NN)
+        _, plan = self._launch()(*self.inputs)
         if observe:
             self.sites[SITE].observe(RATE, plan)
             self.sites[SITE].observe(STEP, plan)
@@ -138,4 +137,4 @@ def open_session(
     x_NN = torch.randn(size, size, generator=generator)
     y_NN = torch.randn(size, size, generator=generator)
     slowdown = 0.95 if implementation == "oracle:plain" else 1.0
-    return StubSession(parameters, {SITE: Site(SITE, product)}, x_NN, y_NN, slowdown)
+    return StubSession(parameters, {SITE: Site(SITE, product)}, (x_NN, y_NN), slowdown)
