@@ -201,10 +201,3 @@ def _row_chunks(
     step = max(1, CHUNK_ELEMENTS // max(1, width))
     rows = (torch.split(one.reshape(-1, width), step) for one in (output, truth, hidden))
     yield from zip(*rows, strict=True)
-
-
-def ratio(candidate: float, reference: float) -> float:
-    """Candidate error over reference error; 1 where both are 0, infinite where only one is."""
-    if candidate == 0.0:
-        return 1.0 if reference == 0.0 else 0.0
-    return candidate / reference if reference else math.inf

@@ -1,8 +1,8 @@
 """Gradients of both arms, each against fp64 truth, parameter by parameter (torch-free judge).
 
-The measured process states the errors; here they are held against the lossless bounds: relative
-norm error at most 1.05 and 99th-percentile row error at most 1.25 of the reference's (the largest of
-its orders), or below what rounding to the working precision does anyway.
+The measured process states the errors; here they are held against the lossless bounds: norm error
+at most 1.05 and 99th-percentile row error at most 1.25 of the reference's, or below what rounding
+to the working precision does anyway.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from experiments.parity.bench import Arms, Bench
+from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio
 from experiments.tasks import Gradient
 from experiments.values import Scalar, digest_of
-
-NORM_RATIO = 1.05
-ROW_RATIO = 1.25
-"""Lossless bounds (design: parity classes)."""
 
 BF16_WORK = 2.0**-12
 """Median relative error of the reference above which the work is done in bf16: fp32 work stays
@@ -62,12 +59,12 @@ class Pair:
     @property
     def norm_ratio(self) -> float:
         """Candidate error over reference error."""
-        return _ratio(self.candidate, self.reference)
+        return ratio(self.candidate, self.reference)
 
     @property
     def row_ratio(self) -> float:
         """The same for the 99th percentile of the row errors."""
-        return _ratio(self.candidate_row, self.reference_row)
+        return ratio(self.candidate_row, self.reference_row)
 
     def inside(self, floor: float) -> bool:
         """Whether the bounds hold; a candidate that is not finite is never inside."""
@@ -83,12 +80,6 @@ class Pair:
             f"gradient error {self.candidate:.2g} against the reference's {self.reference:.2g} "
             f"({self.norm_ratio:.3g}x; 99th-percentile row {self.row_ratio:.3g}x)"
         )
-
-
-def _ratio(candidate: float, reference: float) -> float:
-    if candidate == 0.0:
-        return 1.0 if reference == 0.0 else 0.0
-    return candidate / reference if reference else math.inf
 
 
 def compare(bench: Bench, arms: Arms) -> Verdict:

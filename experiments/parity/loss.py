@@ -1,9 +1,9 @@
 """Check 4, ``loss``: training curves and gradients of both arms from the same seed and batches.
 
 The candidate's curve is held against the spread of the reference's own repeats and reorderings (the
-same sums in another order). The gradients are held against fp64 truth, each arm by itself: a better
-sum may move a gradient by tens of percent and is lossless all the same. A parameter that exceeds its
-bounds is decided on fresh seeds, since the ratio of two small errors scatters.
+same sums in another order). The gradients are held against fp64 truth, each arm by itself: a
+better sum may move a gradient by tens of percent and is lossless all the same. A parameter that
+exceeds its bounds is decided on fresh seeds, since the ratio of two small errors scatters.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from levers.policy import ParityClass
 NAME = "loss"
 
 SPREAD_FACTOR = 3.0
-"""The candidate's curve may be this much further from the reference's than its own repeats are: with
-a handful of reorderings the largest of them understates the spread by up to such a factor."""
+"""The candidate's curve may be this much further from the reference's than its own repeats are.
+
+With a handful of reorderings the largest of them understates the spread by up to such a factor.
+"""
 
 LOSS_FLOOR = 2.0**-9
-"""Relative deviation of a curve that is within the variance of bf16 kernels: half a unit in the last
-place of a bf16 value in [1, 2) is 2^-8, and a mean over many elements stays below half of that."""
+"""Relative deviation of a curve that is within the variance of bf16 kernels.
+
+Half a unit in the last place of a bf16 value in [1, 2) is 2^-8; a mean over many elements stays
+below half of that.
+"""
 
 
 def check(bench: Bench) -> CheckResult:

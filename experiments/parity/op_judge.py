@@ -15,15 +15,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from experiments.parity import compare
+from experiments.parity.bounds import lossless, ratio
 from experiments.parity.compare import Errors
 from levers.policy import ParityClass
 
 Tensors: TypeAlias = tuple[Tensor, ...]
-
-NORM_RATIO = 1.05
-ROW_RATIO = 1.25
-"""Lossless bounds on candidate error over reference error (design: parity classes)."""
 
 FLOOR_ULPS = {2: 0.5, 4: 1.0, 8: 1.0}
 """Root mean square error that is lossless whatever the reference's, by bytes of the output's dtype.
@@ -99,8 +95,8 @@ def judge(
 def _judge_output(
     index: int, error: Errors, references: Sequence[Errors], dtype: torch.dtype, bar: Bar
 ) -> Judged:
-    norm_ratio = compare.ratio(error.norm, max(one.norm for one in references))
-    row_ratio = compare.ratio(error.row_p99, max(one.row_p99 for one in references))
+    norm_ratio = ratio(error.norm, max(one.norm for one in references))
+    row_ratio = ratio(error.row_p99, max(one.row_p99 for one in references))
     where = (
         f"output {index}: error {norm_ratio:.3g}x the reference's "
         f"(99th-percentile row {row_ratio:.3g}x, worst row {error.worst_row}), "
@@ -114,7 +110,7 @@ def _judge_output(
 def _class_of(
     error: Errors, norm_ratio: float, row_ratio: float, dtype: torch.dtype, bar: Bar
 ) -> ParityClass:
-    if norm_ratio <= NORM_RATIO and row_ratio <= ROW_RATIO:
+    if lossless(norm_ratio, row_ratio):
         return ParityClass.LOSSLESS
     floor = FLOOR_ULPS.get(dtype.itemsize, 0.0) if dtype.is_floating_point else 0.0
     if error.ulps <= floor and error.worst_row_ulps <= FLOOR_ROW_ULPS:

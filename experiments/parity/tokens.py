@@ -4,7 +4,8 @@ The reference is run against itself first. *Strict*: every stream of the candida
 Otherwise *near-tie*: for a stream that differs the reference is teacher-forced on the common
 prefix, and the gap between its own choice and the candidate's says whether the divergence is a
 near-tie. Of all streams compared at most ``floor(share x streams)`` may be near-ties, beside as
-many as the reference has against itself. Lengths and ends must agree: a shorter answer is never a speed-up.
+many as the reference has against itself. Lengths and ends must agree: a shorter answer is never a
+speed-up.
 """
 
 from __future__ import annotations

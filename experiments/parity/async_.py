@@ -1,0 +1,120 @@
+"""Check 7, ``async``: several requests in flight give what each gives alone.
+
+The op cases are run one by one and then from several threads at once (each on a stream of its own
+where CUDA is), in a shuffled order: scratch memory or state that two calls share shows as a
+different bit. Cases that differ from themselves even alone prove nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.parity import op
+from experiments.parity.bench import Bench
+from experiments.parity.results import failed, not_run, reference_fault
+from experiments.records import CheckResult
+from experiments.tasks import Task
+from levers.base import OpCase
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from experiments.workloads.base import Session
+
+NAME = "async"
+IN_FLIGHT = 4
+"""Requests at a time; threads of one process, as a server holds them."""
+
+ROUNDS = 3
+
+
+def check(bench: Bench) -> CheckResult:
+    """Run the cases alone and together in a measured process.
+
+    Raises:
+        ProcessFailed: the process failed.
+    """
+    return bench.probe("async", op.arguments(bench))
+
+
+def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 - the probes' shape
+    """Compare each case's bits in flight with its bits alone, inside the measured process."""
+    cases = op.cases_of(task)
+    if not cases:
+        return not_run(NAME, op.NO_CASES)
+    if task.arguments.get("reference_only"):
+        cases = tuple(_reference_only(case) for case in cases)
+    return in_flight(cases, task.seed, cuda=task.device.startswith("cuda"))
+
+
+def _reference_only(case: OpCase) -> OpCase:
+    return replace(case, candidate=case.reference)
+
+
+def in_flight(cases: Sequence[OpCase], seed: int, *, cuda: bool) -> CheckResult:
+    """Run the candidates together; where one differs, see whether the reference does so, too."""
+    steady, wrong = _differing(cases, seed, lambda case: case.candidate, cuda=cuda)
+    if not steady:
+        return not_run(NAME, "no case repeats itself even alone: bits in flight prove nothing")
+    total = len(steady) * ROUNDS
+    left_out = len(cases) - len(steady)
+    detail = f"{len(steady)} cases, {ROUNDS} rounds, {IN_FLIGHT} in flight"
+    detail += f"; {left_out} that differ from themselves alone left out" if left_out else ""
+    if not wrong:
+        return CheckResult(name=NAME, status="passed", passed=total, total=total, detail=detail)
+    counts = (total - len(wrong), total)
+    what = f"{len(wrong)} of {total} calls gave other bits than alone"
+    _, also = _differing(steady, seed, lambda case: case.reference, cuda=cuda)
+    if also:
+        return reference_fault(NAME, "failed", f"reference: {what}", also[0], counts)
+    return failed(NAME, what, wrong[0], counts, detail)
+
+
+Pick = Callable[[OpCase], Callable[[Any, Any], None]]
+
+
+def _differing(
+    cases: Sequence[OpCase], seed: int, pick: Pick, *, cuda: bool
+) -> tuple[list[OpCase], list[str]]:
+    """The cases that repeat themselves alone, and the names of those that differ in flight."""
+    import torch
+
+    from experiments.parity import compare
+
+    inputs = {case.name: case.inputs(seed) for case in cases}
+    if cuda:
+        torch.cuda.synchronize()
+    alone = {case.name: _run(case, inputs[case.name], pick, cuda=cuda) for case in cases}
+    again = {case.name: _run(case, inputs[case.name], pick, cuda=cuda) for case in cases}
+    steady = [
+        case for case in cases if all(map(compare.bit_equal, alone[case.name], again[case.name]))
+    ]
+    calls = [case for case in steady for _ in range(ROUNDS)]
+    random.Random(seed).shuffle(calls)
+    with ThreadPoolExecutor(max_workers=IN_FLIGHT) as pool:
+        done = list(pool.map(lambda case: _run(case, inputs[case.name], pick, cuda=cuda), calls))
+    wrong = [
+        case.name
+        for case, outputs in zip(calls, done, strict=True)
+        if not all(map(compare.bit_equal, alone[case.name], outputs))
+    ]
+    return steady, wrong
+
+
+def _run(case: OpCase, inputs: tuple[Tensor, ...], pick: Pick, *, cuda: bool) -> tuple[Tensor, ...]:
+    """One call into poisoned outputs, on a stream of its own where CUDA is."""
+    import torch
+
+    from experiments.parity.op_run import poisoned
+
+    if not cuda:
+        return poisoned(case, pick(case), inputs)
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        outputs = poisoned(case, pick(case), inputs)
+    stream.synchronize()
+    return outputs

@@ -1,0 +1,140 @@
+"""The parity battery: all checks in order, each in fresh processes, cached by digest.
+
+It stops where a later check makes no sense: a candidate that is broken or too weak for the policy,
+a reference or a lever at fault, a check that compared nothing. What then did not run is in the
+report all the same, with the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from experiments.parity import (
+    async_,
+    determinism,
+    graph,
+    loss,
+    memcheck,
+    op,
+    rollback,
+    smoke,
+    stack,
+    tokens,
+)
+from experiments.parity.bench import Bench, Execute, Limits, ProcessFailed
+from experiments.parity.cache import ParityCache
+from experiments.parity.results import not_run
+from experiments.records import ArmFailure, CheckResult, ParityReport
+from experiments.spec import AbSpec
+from experiments.workloads.base import Workload
+from levers.base import Lever
+from levers.policy import ParityClass
+
+Check: TypeAlias = Callable[[Bench], CheckResult]
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    (op.NAME, op.check),
+    (determinism.NAME, determinism.check),
+    (tokens.NAME, tokens.check),
+    (loss.NAME, loss.check),
+    (memcheck.NAME, memcheck.check),
+    (graph.NAME, graph.check),
+    (async_.NAME, async_.check),
+    (smoke.NAME, smoke.check),
+    (rollback.NAME, rollback.check),
+    (stack.NAME, stack.check),
+)
+"""The order of the design."""
+
+NO_TRUTH = "no check held the candidate against fp64 truth, so lossless cannot be claimed"
+
+
+def run_battery(
+    spec: AbSpec,
+    lever: Lever,
+    workload: Workload,
+    execute: Execute,
+    cache: ParityCache | None,
+    on_check: Callable[[CheckResult], None],
+    device_type: str,
+    limits: Limits | None = None,
+) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
+    """Run the checks and say how far the candidate is from the reference.
+
+    Args:
+        spec: the comparison.
+        lever: the lever under test.
+        workload: its workload.
+        execute: runs a task in a fresh process.
+        cache: kept results, or None.
+        on_check: told of each result as it comes.
+        device_type: ``cpu`` or ``cuda``.
+        limits: how much is compared.
+
+    Returns:
+        The report, and the arms that failed (the reference's failure first); after a failure the
+        remaining checks did not run.
+    """
+    bench = Bench(spec, lever, workload, execute, device_type, limits)
+    results: list[CheckResult] = []
+    failures: tuple[ArmFailure, ...] = ()
+    stopped = ""
+    for name, check in CHECKS:
+        if stopped:
+            result = not_run(name, stopped)
+        else:
+            try:
+                result = _checked(name, check, bench, cache)
+            except ProcessFailed as error:
+                failures = error.failures
+                result = not_run(name, f"a process failed: {error}")
+                stopped = f"not reached: {name} ended with a failed process"
+        result = _without_truth(result, results, workload)
+        results.append(result)
+        on_check(result)
+        stopped = stopped or _why_stop(result, spec)
+    return ParityReport(checks=tuple(results), claimed=spec.policy.claims), failures
+
+
+def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -> CheckResult:
+    """One check from the cache, or run and timed, and kept if it passed."""
+    key = "" if cache is None else cache.key(name, bench.spec, repr(bench.limits))
+    kept = None if cache is None else cache.get(key)
+    if kept is not None:
+        return kept
+    start = time.monotonic()
+    result = check(bench)
+    result = result.model_copy(update={"seconds": time.monotonic() - start})
+    trouble = "" if cache is None else cache.put(key, result)
+    if trouble:
+        result = result.model_copy(update={"detail": f"{result.detail}; {trouble}".lstrip("; ")})
+    return result
+
+
+def _why_stop(result: CheckResult, spec: AbSpec) -> str:
+    """Why nothing after this check makes sense; empty where it goes on."""
+    if result.status in ("failed", "empty", "reference-fault", "lever-defective"):
+        return f"not reached: {result.name} is {result.status}"
+    if not result.strongest.satisfies(spec.policy.demanded):
+        return (
+            f"not reached: {result.name} leaves {result.strongest.value} where "
+            f"{spec.policy.demanded.value} is demanded"
+        )
+    return ""
+
+
+def _without_truth(
+    result: CheckResult, earlier: list[CheckResult], workload: Workload
+) -> CheckResult:
+    """Outputs that differ, and no fp64 truth anywhere: the run may not be called lossless."""
+    if result.name != determinism.NAME or result.status != "passed":
+        return result
+    truth = loss.NAME in workload.checks or any(
+        one.name == op.NAME and one.status == "passed" for one in earlier
+    )
+    if truth or result.strongest is ParityClass.BYTE_EXACT:
+        return result
+    detail = f"{result.detail}; {NO_TRUTH}"
+    return result.model_copy(update={"strongest": ParityClass.TOLERATED, "detail": detail})

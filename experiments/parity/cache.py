@@ -1,0 +1,78 @@
+"""Results of passed checks on disk, found again by the digest of all that they depend on.
+
+The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
+workload's parameters (the model's digest among them), the seed of the inputs, the policy, the other
+levers that are on, and the stack of versions and device. Only a passed check is kept: a failed one
+is measured again, and a process that failed leaves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from experiments.records import CheckResult
+from experiments.spec import AbSpec
+from experiments.values import digest_of
+
+FOLDER = Path("cache") / "parity"
+
+CODE = ("levers", "experiments/parity", "experiments/workloads")
+"""Folders whose Python source a result depends on, from the project's root."""
+
+
+class ParityCache:
+    """One folder of results, such as ``$LEVERGATE_HOME/cache/parity``."""
+
+    def __init__(self, folder: Path, stack: str) -> None:
+        """Use a folder, which is made when the first result is kept.
+
+        Args:
+            folder: where the results lie.
+            stack: device kind and versions that the results are bound to, as one line.
+        """
+        self._folder = folder
+        self._stack = stack
+        self._code = code_digest(Path(__file__).parents[2])
+
+    def key(self, check: str, spec: AbSpec, extra: str = "") -> str:
+        """The digest that names a check's result for this comparison."""
+        asked = spec.model_copy(update={"looks": (), "budget_s": None, "oracle": None})
+        parts = [check, asked.model_dump_json(), extra, self._stack, self._code]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def get(self, key: str) -> CheckResult | None:
+        """A kept result, marked as cached; None where there is none or it cannot be read."""
+        try:
+            text = (self._folder / f"{key}.json").read_text()
+            kept = CheckResult.model_validate_json(text)
+        except (OSError, ValidationError):
+            return None
+        return kept.model_copy(update={"cached": True, "seconds": 0.0})
+
+    def put(self, key: str, result: CheckResult) -> str:
+        """Keep a passed result; returns why it could not be kept, or nothing."""
+        if result.status != "passed":
+            return ""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
+                file.write(result.model_dump_json())
+            Path(file.name).replace(self._folder / f"{key}.json")
+        except OSError as error:
+            return f"not kept in the cache: {error.strerror}"
+        return ""
+
+
+def code_digest(root: Path) -> str:
+    """Digest of the Python source that results depend on."""
+    texts = [
+        f"{path.relative_to(root)} {digest_of(path.read_bytes())}"
+        for folder in CODE
+        for path in sorted((root / folder).rglob("*.py"))
+    ]
+    return digest_of("\n".join(texts))

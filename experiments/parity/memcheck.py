@@ -1,0 +1,179 @@
+"""Check 5, ``memcheck``: compute-sanitizer over the candidate's op cases, in a process of its own.
+
+PyTorch's caching allocator is off, so that an access beyond a tensor is an access beyond an
+allocation, and ``expandable_segments`` is taken out of its configuration, which would report writes
+that are right. A planted stray write must be found first: a sanitizer that cannot see it has no
+power here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.parity import op
+from experiments.parity.bench import Bench
+from experiments.parity.results import empty, failed, not_run
+from experiments.records import CheckResult
+from experiments.tasks import Task
+
+if TYPE_CHECKING:
+    from experiments.workloads.base import Session
+
+NAME = "memcheck"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZER = "compute-sanitizer"
+USUAL_FOLDER = "/usr/local/cuda/bin"
+
+FOUND_ERRORS = 88
+"""Exit code asked of the sanitizer where it found something."""
+
+TOOL_LIMIT_S = 150.0
+"""A tool that is not through after this long is said to be unfinished, and is not counted."""
+
+BEGIN, END = "levergate: cases begin", "levergate: cases end"
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def check(bench: Bench) -> CheckResult:
+    """Run the sanitizer's tools where CUDA and the sanitizer are.
+
+    Raises:
+        ProcessFailed: the process failed.
+    """
+    if bench.device_type != "cuda":
+        return not_run(NAME, f"needs CUDA, this is {bench.device_type}")
+    if find_sanitizer() is None:
+        return not_run(NAME, f"needs {SANITIZER}, which is not on PATH nor in {USUAL_FOLDER}")
+    return bench.probe("memcheck", op.arguments(bench))
+
+
+def find_sanitizer() -> str | None:
+    """The sanitizer's path, or None."""
+    return shutil.which(SANITIZER) or shutil.which(SANITIZER, path=USUAL_FOLDER)
+
+
+def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 - the probes' shape
+    """Run each tool over the op cases; called in a measured process, which starts the tools'."""
+    from experiments.parity.op_case import reference_alone
+
+    if task.arguments.get("reference_only"):
+        for case in op.cases_of(task):
+            reference_alone(case, task.seed)
+        return not_run(NAME, "the reference alone")
+    sanitizer = find_sanitizer()
+    if sanitizer is None:
+        return not_run(NAME, f"{SANITIZER} has gone")
+    if not op.cases_of(task):
+        return not_run(NAME, op.NO_CASES)
+    variables, stripped = sanitizer_environment(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "task.json"
+        path.write_text(task.model_dump_json())
+        control = run_tool(sanitizer, "memcheck", ["--control"], variables)
+        reports = [run_tool(sanitizer, tool, [str(path)], variables) for tool in TOOLS]
+    return judge(control, dict(zip(TOOLS, reports, strict=True)), stripped)
+
+
+def sanitizer_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables of a sanitizer's process, and which were changed for it."""
+    kept = {**variables, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    stripped = []
+    for name in ALLOCATOR_VARIABLES:
+        options = [part for part in kept.get(name, "").split(",") if part]
+        left = [part for part in options if not part.strip().startswith("expandable_segments")]
+        if left != options:
+            stripped.append(name)
+            kept[name] = ",".join(left)
+        if name in kept and not kept[name]:
+            del kept[name]
+    return kept, tuple(stripped)
+
+
+class Report:
+    """What one tool said: ``errors`` is None where it was not through or could not start."""
+
+    def __init__(self, code: int | None, text: str) -> None:
+        self.code, self.text = code, text
+        self.finished = code is not None and END in text
+        found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", text)
+        counted = sum(map(int, found))
+        self.errors: int | None = None
+        if self.finished or code == FOUND_ERRORS:
+            self.errors = max(counted, 1) if code == FOUND_ERRORS else counted
+
+    @property
+    def first_error(self) -> str:
+        """The first thing that the tool complained of."""
+        lines = [line.lstrip("= ") for line in self.text.splitlines() if line.startswith("====")]
+        words = ("Invalid", "Error", "Race", "Uninitialized", "Barrier", "hazard", "Program hit")
+        return next((line for line in lines if any(word in line for word in words)), "")
+
+    @property
+    def why_unfinished(self) -> str:
+        """In words, why there is no answer."""
+        if self.code is None:
+            return f"not through after {TOOL_LIMIT_S:.0f} s"
+        last = self.text.strip().splitlines()[-1:] or [""]
+        return f"ended with code {self.code}: {last[0][:160]}"
+
+
+def run_tool(
+    sanitizer: str, tool: str, arguments: list[str], variables: Mapping[str, str]
+) -> Report:
+    """One tool over one process of the cases (or of the planted stray write)."""
+    command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
+    command += ["-m", "experiments.parity.memcheck_cases", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(variables),
+            capture_output=True,
+            text=True,
+            timeout=TOOL_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        text = late.stdout or b""
+        return Report(None, text.decode(errors="replace") if isinstance(text, bytes) else text)
+    return Report(done.returncode, done.stdout + done.stderr)
+
+
+def judge(control: Report, reports: Mapping[str, Report], stripped: tuple[str, ...]) -> CheckResult:
+    """No tool may report an error; tools that gave no answer are named and not counted."""
+    if not control.errors:
+        if control.code == 0:
+            return empty(NAME, "no power: the sanitizer did not see a planted stray write")
+        return not_run(NAME, f"the sanitizer cannot run here: {control.why_unfinished}")
+    answered = {tool: one for tool, one in reports.items() if one.errors is not None}
+    silent = [f"{t} {one.why_unfinished}" for t, one in reports.items() if one.errors is None]
+    detail = "; ".join(
+        [
+            f"{', '.join(answered) or 'no tool'} over the op cases, caching allocator off",
+            *(f"expandable_segments taken out of {name}" for name in stripped),
+            *silent,
+        ]
+    )
+    if not answered:
+        return not_run(NAME, detail)
+    bad = {tool: one for tool, one in answered.items() if one.errors}
+    counts = (len(answered) - len(bad), len(answered))
+    if bad:
+        tool, report = next(iter(bad.items()))
+        return failed(NAME, f"{report.errors} errors: {report.first_error}", tool, counts, detail)
+    return CheckResult(
+        name=NAME,
+        status="passed",
+        passed=len(answered),
+        total=len(answered),
+        worst="0 errors",
+        detail=detail,
+        figures={"planted_errors_found": control.errors},
+    )
