@@ -1,0 +1,129 @@
+"""The attention of one decode step: our split-KV over pages, and the oracle's ``sdpa``.
+
+Both write the new token's keys and values and attend to the whole sequence. The split rule is a site
+that a lever may change; the launcher reports what it really launched.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from experiments.workloads.decode.caches import ContiguousCache, PagedCache
+from experiments.workloads.decode.config import ModelConfig
+from levers.base import Site
+from levers.kernels.split_heuristic import DecodeShape
+from levers.kernels.split_kv import Backend, Workspace, decode_attention, plan_splits
+
+
+class StepAttention(Protocol):
+    """Attention and cache of the decode step, for one batch at a time."""
+
+    cache: PagedCache | ContiguousCache
+
+    def plan(self, axis: str, count: int) -> None:
+        """Set up for steps of ``count`` slots, measured on ``axis``."""
+
+    def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
+        """What all layers of one step share: where the new token goes, lengths, masks."""
+
+    def __call__(self, layer: int, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor) -> Tensor:
+        """Store the new token and attend, ``o_BHD``."""
+
+
+class PagedSplitAttention:
+    """Split-KV over pages. The split count is planned once a batch, from the capacity."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        cache: PagedCache,
+        site: Site,
+        backend: Backend,
+        kv_block: int,
+        capacity_tokens: int,
+        sm_count: int,
+    ) -> None:
+        self.cache, self._site, self._backend = cache, site, backend
+        self._config, self._kv_block = config, kv_block
+        self._capacity, self._sm_count = capacity_tokens, sm_count
+        slots, device = cache.table_BM.shape[0], cache.table_BM.device
+        splits = max(1, -(-capacity_tokens // kv_block))
+        self._workspace = Workspace(
+            min(128, splits), slots, config.num_q_heads, config.head_dim, device
+        )
+        self._out_BHD = torch.zeros(
+            slots, config.num_q_heads, config.head_dim, device=device, dtype=cache.k_LPKSD[0].dtype
+        )
+
+    def plan(self, axis: str, count: int) -> None:
+        """Ask the split rule, once for all layers and steps of this batch."""
+        shape = DecodeShape(
+            batch=count,
+            kv_heads=self._config.num_kv_heads,
+            kv_tokens=self._capacity,
+            kv_block=self._kv_block,
+            sm_count=self._sm_count,
+        )
+        self._axis, self._count = axis, count
+        self._plan = plan_splits(self._capacity, self._kv_block, self._site.launch(shape))
+
+    def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
+        """Rows of the new tokens and the lengths that the kernel reads."""
+        self._rows = self.cache.rows(slots_B, positions_B)
+        self._lengths_B = (positions_B + 1).to(torch.int32)
+
+    def __call__(self, layer: int, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor) -> Tensor:
+        """Store the new token, launch the kernel, and report the splits it was launched with."""
+        self.cache.write(layer, self._rows, k_BKD, v_BKD)
+        out_BHD = self._out_BHD[: self._count]
+        launched = decode_attention(
+            q_BHD,
+            self.cache.layer(layer, self._count, self._lengths_B),
+            self._plan,
+            out_BHD,
+            self._workspace,
+            self._backend,
+        )
+        self._site.observe(self._axis, f"num_splits={launched}")
+        return out_BHD
+
+
+class SdpaAttention:
+    """PyTorch's own attention over contiguous rows; no page is gathered in the step.
+
+    The query heads of one KV head are given as query tokens, so that grouped heads need no copy of
+    keys and values.
+    """
+
+    def __init__(self, config: ModelConfig, cache: ContiguousCache) -> None:
+        self.cache, self._config = cache, config
+        device = cache.k_LBKTD[0].device
+        self._span = torch.arange(cache.k_LBKTD[0].shape[2], device=device)
+
+    def plan(self, axis: str, count: int) -> None:
+        """Nothing is chosen here: PyTorch selects its kernel."""
+        self._count = count
+
+    def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
+        """Rows of the new tokens, and the additive mask of each sequence's length."""
+        self._rows = self.cache.rows(slots_B, positions_B)
+        masked = self._span[None, :] > positions_B[:, None]
+        dtype = self.cache.k_LBKTD[0].dtype
+        mask_BT = torch.zeros(masked.shape, device=masked.device, dtype=dtype)
+        self._mask_B11T = mask_BT.masked_fill_(masked, -math.inf)[:, None, None]
+
+    def __call__(self, layer: int, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor) -> Tensor:
+        """Store the new token and attend."""
+        self.cache.write(layer, self._rows, k_BKD, v_BKD)
+        batch, heads, dim = q_BHD.shape
+        q_BKGD = q_BHD.view(batch, self._config.num_kv_heads, -1, dim)
+        k_BKTD = self.cache.k_LBKTD[layer][:batch]
+        v_BKTD = self.cache.v_LBKTD[layer][:batch]
+        mask = self._mask_B11T.expand(-1, -1, q_BKGD.shape[2], -1)
+        out = F.scaled_dot_product_attention(q_BKGD, k_BKTD, v_BKTD, attn_mask=mask)
+        return out.reshape(batch, heads, dim)

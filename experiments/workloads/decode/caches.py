@@ -1,0 +1,103 @@
+"""The two KV caches: pages with a block table for the engine, contiguous rows for the oracle.
+
+Shape suffixes: L layers, B slots of the batch, P pages, M pages of a slot, S slots of a page, K KV
+heads, D head dimension, T tokens, N new tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from experiments.workloads.decode.config import ModelConfig
+from levers.kernels.split_kv import PagedKV
+
+
+class PagedCache:
+    """Pages of every layer, a free list, and the block table of each slot.
+
+    Pages are handed out in a seeded random order, so that a sequence's pages do not lie side by
+    side, as after hours of serving. All memory is taken and written once here (pre-touched).
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        slots: int,
+        capacity_tokens: int,
+        page_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.page_size = page_size
+        self.pages_per_slot = -(-capacity_tokens // page_size)
+        pages = slots * self.pages_per_slot
+        shape = (pages, config.num_kv_heads, page_size, config.head_dim)
+        self.k_LPKSD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self.v_LPKSD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self.table_BM = torch.zeros(slots, self.pages_per_slot, dtype=torch.int32, device=device)
+        order = torch.randperm(pages, generator=torch.Generator().manual_seed(pages))
+        self._free = order.tolist()
+        self._held: dict[int, list[int]] = {}
+        self._heads = torch.arange(config.num_kv_heads, device=device)
+        self._head_dim = config.head_dim
+
+    def admit(self, slot: int) -> None:
+        """Give a slot fresh pages; those it held go back to the end of the free list."""
+        self._free.extend(self._held.pop(slot, []))
+        taken, self._free = self._free[: self.pages_per_slot], self._free[self.pages_per_slot :]
+        self._held[slot] = taken
+        self.table_BM[slot] = torch.tensor(taken, dtype=torch.int32)
+
+    def rows(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
+        """Rows ``[N * K]`` of the flat cache where tokens at these positions are kept."""
+        pages_N = self.table_BM[slots_N, positions_N // self.page_size].long()
+        base_N1 = (pages_N * (len(self._heads) * self.page_size) + positions_N % self.page_size)[
+            :, None
+        ]
+        return (base_N1 + self._heads * self.page_size).flatten()
+
+    def write(self, layer: int, rows: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
+        """Store new keys and values in one layer at rows from :meth:`rows`."""
+        width = self._head_dim
+        self.k_LPKSD[layer].view(-1, width).index_copy_(0, rows, k_NKD.reshape(-1, width))
+        self.v_LPKSD[layer].view(-1, width).index_copy_(0, rows, v_NKD.reshape(-1, width))
+
+    def layer(self, layer: int, count: int, lengths_B: Tensor) -> PagedKV:
+        """The first ``count`` slots of one layer, as the kernels see them."""
+        return PagedKV(
+            self.k_LPKSD[layer], self.v_LPKSD[layer], self.table_BM[:count], lengths_B
+        )
+
+
+class ContiguousCache:
+    """Keys and values of each slot in one piece, ``[B, K, T, D]`` a layer."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        slots: int,
+        capacity_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        shape = (slots, config.num_kv_heads, capacity_tokens, config.head_dim)
+        self.k_LBKTD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self.v_LBKTD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self._capacity = capacity_tokens
+        self._heads = torch.arange(config.num_kv_heads, device=device)
+        self._head_dim = config.head_dim
+
+    def admit(self, slot: int) -> None:
+        """Nothing to hand out: each slot owns its rows."""
+
+    def rows(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
+        """Rows ``[N * K]`` of the flat cache where tokens at these positions are kept."""
+        base_N1 = (slots_N * (len(self._heads) * self._capacity) + positions_N)[:, None]
+        return (base_N1 + self._heads * self._capacity).flatten()
+
+    def write(self, layer: int, rows: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
+        """Store new keys and values in one layer at rows from :meth:`rows`."""
+        width = self._head_dim
+        self.k_LBKTD[layer].view(-1, width).index_copy_(0, rows, k_NKD.reshape(-1, width))
+        self.v_LBKTD[layer].view(-1, width).index_copy_(0, rows, v_NKD.reshape(-1, width))

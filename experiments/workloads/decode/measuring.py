@@ -1,0 +1,89 @@
+"""The timed work of one sample: prefills one after another, then decode at each concurrency."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from experiments.metrics import percentile, tokens_per_second, ttft_ms
+from experiments.workloads.decode.engine import DecodeEngine
+from experiments.workloads.decode.generation import rate_axis
+
+
+def time_prefills(
+    engine: DecodeEngine, prompts: Sequence[Sequence[int]], repeats: int, length: int
+) -> tuple[float, ...]:
+    """TTFT of ``repeats`` requests, in ms: each arrives when the one before has its first token.
+
+    The prompts are taken in turn, cut to ``length`` tokens. What a slot's cache holds of its own
+    prompt is overwritten with the same keys and values, so that decoding can go on from it. The
+    first token is read by the host.
+    """
+    times = []
+    for index in range(repeats):
+        slot = index % len(prompts)
+        request = prompts[slot][:length]
+        arrival = time.perf_counter()
+        engine.prefill(slot, request)
+        times.append(ttft_ms(arrival, time.perf_counter()))
+    return tuple(times)
+
+
+def time_decode(
+    engine: DecodeEngine,
+    step: Callable[[], Tensor],
+    starts: Sequence[tuple[int, int]],
+    steps: int,
+) -> list[float]:
+    """Gaps in seconds between the tokens of all slots, decoded ``steps`` times from filled caches.
+
+    Args:
+        engine: with the caches of the slots filled.
+        step: one decode step of ``len(starts)`` slots.
+        starts: first token and position of each slot.
+        steps: decode steps; every stream goes on, whatever its tokens are.
+    """
+    count = len(starts)
+    engine.tokens_B[:count] = torch.tensor([s[0] for s in starts]).to(engine.tokens_B.device)
+    engine.positions_B[:count] = torch.tensor([s[1] for s in starts]).to(engine.tokens_B.device)
+    gaps = []
+    last = time.perf_counter()
+    for _ in range(steps):
+        step().tolist()
+        now = time.perf_counter()
+        gaps.append(now - last)
+        last = now
+    return gaps
+
+
+def axis_values(
+    gaps_s: Mapping[int, Sequence[float]], ttft: Sequence[float], peak_bytes: int
+) -> dict[str, float]:
+    """The axes of a sample.
+
+    Throughput is all tokens over all time. ITL is that of the largest concurrency: one step gives
+    every stream its next token, so that a step's time is the gap of each stream.
+    """
+    values = {
+        rate_axis(c): tokens_per_second(c * len(gaps), sum(gaps)) for c, gaps in gaps_s.items()
+    }
+    itl = [gap * 1e3 for gap in gaps_s[max(gaps_s)]]
+    values |= {
+        "decode/ttft_ms/p50": percentile(ttft, 50),
+        "decode/ttft_ms/p95": percentile(ttft, 95),
+        "decode/itl_ms/p50": percentile(itl, 50),
+        "decode/itl_ms/p95": percentile(itl, 95),
+        "memory/peak_bytes": float(peak_bytes),
+    }
+    return values
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Peak bytes of device memory (CUDA), or of this process's resident memory (CPU)."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,88 @@
+"""The parameters of the decode workload: ranges, choices and defaults by device (torch-free)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments.values import Scalar
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.config import ModelConfig
+from levers.errors import BadParameter
+from levers.kernels.split_heuristic import kv_block_tokens
+
+PROMPT_COUNT = 184
+"""Number of fixed prompts (the published token battery decodes 184)."""
+RANGES = {
+    "prompt_tokens": (16, 131072),
+    "output_tokens": (22, 16384),
+    "rounds": (1, 1000),
+    "ttft_repeats": (20, 1000),
+    "ttft_tokens": (1, 131072),
+    "page_size": (16, 1024),
+    "kv_block": (16, 1024),
+    "sm_count": (1, 1024),
+    "threads": (1, 256),
+}
+"""Integer parameters and their ranges; 22 output tokens have 21 gaps, enough for a p95."""
+CHOICES = {"attn": ("torch", "triton"), "graph": ("on", "off")}
+
+CPU_SM_COUNT = 48
+"""SMs that the split rule is told of on a CPU: those of the device of the published report."""
+CPU_KV_BLOCK = 128
+"""KV block on the CPU, so that prompts of about 900 tokens have 7 blocks, as published."""
+
+
+def defaults(device: DeviceFacts, config: ModelConfig) -> Mapping[str, Scalar]:
+    """Every parameter but the model.
+
+    On the CPU a prompt and its output stay inside 7 KV blocks of 128, one thread is used (quieter
+    than two on a shared machine), and a sample takes a few seconds.
+    """
+    if device.device_type == "cpu":
+        return {
+            "device_type": "cpu",
+            "concurrency": "1,2,4,8",
+            "prompt_tokens": 832,
+            "output_tokens": 48,
+            "rounds": 1,
+            "ttft_repeats": 40,
+            "ttft_tokens": 192,
+            "page_size": CPU_KV_BLOCK,
+            "kv_block": CPU_KV_BLOCK,
+            "sm_count": CPU_SM_COUNT,
+            "threads": 1,
+            "attn": "torch",
+            "graph": "off",
+        }
+    return {
+        "device_type": "cuda",
+        "concurrency": "1,2,4,8,16,32",
+        "prompt_tokens": 2048,
+        "output_tokens": 128,
+        "rounds": 2,
+        "ttft_repeats": 32,
+        "ttft_tokens": 2048,
+        "page_size": 128,
+        "kv_block": kv_block_tokens(config.head_dim),
+        "sm_count": max(1, device.sm_count),
+        "threads": 4,
+        "attn": "triton",
+        "graph": "on",
+    }
+
+
+def parsed_concurrency(text: str) -> tuple[int, ...]:
+    """The concurrencies of a list such as ``1,2,4,8``, ascending.
+
+    Raises:
+        BadParameter: not a list of different integers from 1 to the number of fixed prompts.
+    """
+    try:
+        counts = sorted({int(part) for part in str(text).split(",")})
+    except ValueError:
+        counts = []
+    if not counts or counts[0] < 1 or counts[-1] > PROMPT_COUNT:
+        raise BadParameter(
+            f"decode: concurrency = {text!r}", cure=f"use a list such as 1,2,4,8 (at most {PROMPT_COUNT})"
+        )
+    return tuple(counts)

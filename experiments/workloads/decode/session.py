@@ -1,0 +1,197 @@
+"""The decode workload inside one measured process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from experiments.tasks import Measurement, Outputs
+from experiments.values import Scalar
+from experiments.workloads.decode import generation, measuring
+from experiments.workloads.decode.attention import PagedSplitAttention, SdpaAttention, StepAttention
+from experiments.workloads.decode.caches import ContiguousCache, PagedCache
+from experiments.workloads.decode.engine import DecodeEngine
+from experiments.workloads.decode.folder import is_random, model_config, model_folder
+from experiments.workloads.decode.parameters import parsed_concurrency
+from experiments.workloads.decode.prompts import digest, prompt_set
+from experiments.workloads.decode.weights import load_weights, random_weights
+from experiments.workloads.decode.workload import SPLIT_RULE
+from levers.base import Site
+from levers.errors import BadParameter
+from levers.kernels.split_heuristic import upstream_splits
+
+EXERCISE_STEPS = 2
+"""Steps of each concurrency in the witness pass."""
+DIGEST_STEPS = 8
+
+
+class DecodeSession:
+    """One built decoder with its prompts; see :class:`experiments.workloads.base.Session`."""
+
+    def __init__(
+        self, parameters: Mapping[str, Scalar], device: str, seed: int, implementation: str
+    ) -> None:
+        self._parameters, self._device = parameters, torch.device(device)
+        model = str(parameters["model"])
+        self._config = model_config(model)
+        self._counts = parsed_concurrency(str(parameters["concurrency"]))
+        prompt_tokens = int(parameters["prompt_tokens"] or 0)
+        self._output_tokens = int(parameters["output_tokens"] or 0)
+        self._prompts = prompt_set(model, self._config, prompt_tokens)
+        self._measured = self._prompts.measured(max(self._counts), seed)
+        site = Site(SPLIT_RULE, upstream_splits)
+        self.sites: Mapping[str, Site] = {SPLIT_RULE: site}
+        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        if is_random(model):
+            weights = random_weights(self._config, seed, self._device, dtype)
+        else:
+            weights = load_weights(self._config, model_folder(model), self._device, dtype)
+        capacity = prompt_tokens + self._output_tokens
+        attention = self._attention(implementation, site, capacity, dtype)
+        self._engine = DecodeEngine(
+            self._config, weights, attention, max(self._counts), capacity
+        )
+        self._captured: dict[int, Callable[[], Tensor]] = {}
+
+    def _attention(
+        self, implementation: str, site: Site, capacity: int, dtype: torch.dtype
+    ) -> StepAttention:
+        slots = max(self._counts)
+        if implementation == "oracle:sdpa":
+            rows = -(-capacity // 8) * 8
+            return SdpaAttention(
+                self._config, ContiguousCache(self._config, slots, rows, self._device, dtype)
+            )
+        if implementation != "engine":
+            raise BadParameter(f"decode has no implementation {implementation!r}", cure="use sdpa")
+        page = int(self._parameters["page_size"] or 0)
+        cache = PagedCache(self._config, slots, capacity, page, self._device, dtype)
+        for slot in range(slots):
+            cache.admit(slot)
+        backend: Literal["torch", "triton"] = (
+            "triton" if self._parameters["attn"] == "triton" else "torch"
+        )
+        return PagedSplitAttention(
+            self._config,
+            cache,
+            site,
+            backend,
+            int(self._parameters["kv_block"] or 0),
+            capacity,
+            int(self._parameters["sm_count"] or 0),
+        )
+
+    def _step(self, count: int, captured: bool | None = None) -> Callable[[], Tensor]:
+        """The decode step of ``count`` slots, from a graph where the parameters say so."""
+        use_graph = self._parameters["graph"] == "on" if captured is None else captured
+        self._engine.plan(generation.rate_axis(count), count)
+        if not use_graph:
+            return lambda: self._engine.step(count)
+        if count not in self._captured:
+            self._captured[count] = self._engine.capture(count)
+        return self._captured[count]
+
+    def warm_up(self) -> None:
+        """Prefill every prompt and decode each concurrency, so that all is compiled and captured."""
+        self._starts = []
+        for slot, prompt in enumerate(self._measured):
+            self._starts.append((self._engine.prefill(slot, prompt), len(prompt)))
+        for count in self._counts:
+            self._decode(count, 3)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _decode(self, count: int, steps: int) -> list[float]:
+        return measuring.time_decode(
+            self._engine, self._step(count), self._starts[:count], steps
+        )
+
+    def measure(self) -> Measurement:
+        """TTFT of prefills one after another, then rounds over all concurrencies.
+
+        Each distinct prompt was prefilled once in :meth:`warm_up`; the decode of every concurrency
+        c starts from the caches of the first c prompts, and is rewound for the next.
+        """
+        repeats = int(self._parameters["ttft_repeats"] or 0)
+        length = int(self._parameters["ttft_tokens"] or 0)
+        ttft = measuring.time_prefills(self._engine, self._measured, repeats, length)
+        gaps: dict[int, list[float]] = {count: [] for count in self._counts}
+        for _ in range(int(self._parameters["rounds"] or 0)):
+            for count in self._counts:
+                gaps[count] += self._decode(count, self._output_tokens - 1)
+        peak = measuring.peak_bytes(self._device)
+        raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps.items()}
+        return Measurement(
+            values=measuring.axis_values(gaps, ttft, peak),
+            raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
+            inputs_digest=digest(self._measured),
+            outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
+            facts={"prompt_tokens_total": sum(len(p) for p in self._measured)},
+        )
+
+    def exercise(self) -> None:
+        """Run a few eager steps of each concurrency: a replayed graph would not be counted."""
+        for slot, prompt in enumerate(self._measured):
+            self._engine.prefill(slot, prompt)
+        for count in self._counts:
+            self._engine.plan(generation.rate_axis(count), count)
+            for _ in range(EXERCISE_STEPS):
+                self._engine.step(count)
+
+    def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
+        """Greedy streams (``tokens``), logit gaps (``gaps``) or digests of logits (``digests``).
+
+        Args:
+            arguments: ``want``; ``prompts`` (16), how many of the fixed prompts; ``concurrency``
+                (1); ``max_tokens`` (``output_tokens``); ``graph`` (the workload's parameter);
+                for gaps ``prefixes``, a list of ``[prompt, tokens, candidate]``.
+
+        Raises:
+            BadParameter: an unknown ``want``.
+        """
+        want = arguments.get("want", "tokens")
+        prompts = self._prompts.fixed(int(arguments.get("prompts", 16)))
+        if want == "gaps":
+            prefixes = [(int(p), list(t), int(c)) for p, t, c in arguments["prefixes"]]
+            needed = max((p for p, _, _ in prefixes), default=0) + 1
+            prompts = self._prompts.fixed(max(len(prompts), needed))
+            return Outputs(
+                gaps=generation.logit_gaps(self._engine, prompts, prefixes),
+                inputs_digest=digest(prompts),
+            )
+        count = min(int(arguments.get("concurrency", 1)), self._engine.slots)
+        graph = arguments.get("graph")
+        captured = None if graph is None else graph in (True, "on", "captured")
+        if want == "tokens":
+            limit = min(int(arguments.get("max_tokens", self._output_tokens)), self._output_tokens)
+            streams = generation.greedy_streams(
+                self._engine, self._step(count, captured), prompts, count, limit
+            )
+            return Outputs(streams=streams, inputs_digest=digest(prompts))
+        if want == "digests":
+            chosen = prompts[:count]
+            digests, nonfinite = generation.step_digests(
+                self._engine,
+                self._step(count, captured),
+                chosen,
+                min(int(arguments.get("steps", DIGEST_STEPS)), self._output_tokens - 1),
+                f"logits/c{count}",
+            )
+            return Outputs(digests=digests, nonfinite=nonfinite, inputs_digest=digest(chosen))
+        raise BadParameter(f"decode has no outputs {want!r}", cure="use tokens, gaps or digests")
+
+
+def open_session(
+    parameters: Mapping[str, Scalar], device: str, seed: int, implementation: str
+) -> DecodeSession:
+    """Build the decoder, its caches and prompts; no timed work.
+
+    Raises:
+        BadParameter: weights that do not fit the configuration, prompts that the text cannot give,
+            or an unknown implementation.
+    """
+    torch.set_num_threads(int(parameters["threads"] or 1))
+    return DecodeSession(parameters, device, seed, implementation)

@@ -1,0 +1,188 @@
+"""The torch-free description of the decode workload: parameters, axes, targets, needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments.values import Scalar
+from experiments.workloads.base import DeviceFacts, Needs, Target
+from experiments.workloads.decode.config import ModelConfig
+from experiments.workloads.decode.folder import SHIPPED, model_config, model_digest
+from experiments.workloads.decode.parameters import CHOICES, RANGES, defaults, parsed_concurrency
+from levers.errors import BadParameter, UnknownName
+from levers.policy import Axis
+
+SPLIT_RULE = "decode.attention.split_rule"
+"""The site whose callable maps a launch's shape to its number of KV splits."""
+FIXED_AXES = (
+    Axis("decode/ttft_ms/p50", "ms", higher_is_better=False),
+    Axis("decode/ttft_ms/p95", "ms", higher_is_better=False),
+    Axis("decode/itl_ms/p50", "ms", higher_is_better=False),
+    Axis("decode/itl_ms/p95", "ms", higher_is_better=False),
+)
+PEAK_BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.039e12, "B200": 8.0e12}
+"""Memory bandwidth in bytes/s by part of the device's name (NVIDIA datasheets, SXM parts)."""
+LARGEST_CACHE_BYTES = 126 * 2**20
+"""Largest second-level cache of these devices (B200): below twice this a roofline bounds nothing."""
+
+
+class DecodeWorkload:
+    """Greedy decoding at several concurrencies with a paged KV cache."""
+
+    name = "decode"
+    summary = "greedy decode of a Qwen3 / Llama model: tok/s per concurrency, TTFT, ITL, memory"
+    opener = "experiments.workloads.decode.session:open_session"
+    oracles = ("sdpa",)
+    checks = (
+        "op",
+        "determinism",
+        "tokens",
+        "memcheck",
+        "graph",
+        "async",
+        "smoke",
+        "rollback",
+        "stack",
+    )
+
+    def resolve(self, requested: Mapping[str, str], device: DeviceFacts) -> Mapping[str, Scalar]:
+        """All parameters with defaults filled in, and the model's digest.
+
+        Raises:
+            UnknownName: a parameter that this workload does not have.
+            BadParameter: a value out of range, or a folder that holds no usable model.
+        """
+        model = str(requested.get("model", SHIPPED))
+        config = model_config(model)
+        values = dict(defaults(device, config))
+        for name in requested:
+            if name not in values and name not in ("model", "model_digest"):
+                raise UnknownName("parameter of decode", name, [*values, "model"])
+        if "prompt_tokens" in requested and "ttft_tokens" not in requested:
+            values["ttft_tokens"] = min(
+                int(values["ttft_tokens"] or 0), _integer("prompt_tokens", requested["prompt_tokens"])
+            )
+        for name, text in requested.items():
+            if name in RANGES:
+                values[name] = _integer(name, text)
+            elif name in CHOICES:
+                values[name] = _choice(name, text)
+            elif name == "concurrency":
+                values[name] = ",".join(str(c) for c in parsed_concurrency(text))
+        _check_together(values, config, device)
+        return values | {"model": model, "model_digest": model_digest(model)}
+
+    def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
+        """Throughput per concurrency, latencies, and peak memory."""
+        counts = parsed_concurrency(str(parameters["concurrency"]))
+        rates = tuple(Axis(f"decode/tok_s/c{c}", "tok/s", higher_is_better=True) for c in counts)
+        on_cuda = parameters["device_type"] == "cuda"
+        memory = Axis("memory/peak_bytes", "bytes", higher_is_better=False, deterministic=on_cuda)
+        return (*rates, *FIXED_AXES, memory)
+
+    def targets(self, parameters: Mapping[str, Scalar], oracle: str | None) -> tuple[Target, ...]:
+        """Each throughput must reach the oracle's; without an oracle there is no target."""
+        if oracle is None:
+            return ()
+        counts = parsed_concurrency(str(parameters["concurrency"]))
+        return tuple(Target(f"decode/tok_s/c{c}", "oracle", 1.0) for c in counts)
+
+    def sites(self, parameters: Mapping[str, Scalar]) -> tuple[str, ...]:
+        """The split rule of the paged attention."""
+        return (SPLIT_RULE,)
+
+    def needs(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Needs:
+        """Weights, cache and work space (measured factors), and the time of one sample."""
+        config = model_config(str(parameters["model"]))
+        counts = parsed_concurrency(str(parameters["concurrency"]))
+        tokens = int(parameters["prompt_tokens"] or 0) + int(parameters["output_tokens"] or 0)
+        width = 2 if device.device_type == "cuda" else 4
+        weights = config.parameters * width
+        cache = config.kv_bytes_per_token * (width // 2) * tokens * max(counts)
+        total = 2 * weights + cache + 2**29
+        on_cuda = device.device_type == "cuda"
+        return Needs(
+            device_memory_bytes=total if on_cuda else 0,
+            host_memory_bytes=2**31 if on_cuda else total,
+            disk_bytes=64 * 2**20,
+            seconds_per_sample=30.0 if on_cuda else 3.0,
+        )
+
+    def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
+        """Captured where the engine is, since that is how the oracle's users run it."""
+        captured = parameters["graph"] == "on"
+        return f"captured-{oracle}" if captured else f"eager-{oracle}"
+
+    def impossible(
+        self, parameters: Mapping[str, Scalar], device: DeviceFacts
+    ) -> Mapping[str, float]:
+        """The rate at which weights and cache can be read from memory, per concurrency.
+
+        A step reads every weight once and every cached token of its sequences. Empty on a device
+        whose bandwidth is not known, and where the weights fit into twice the last cache.
+        """
+        known = [rate for part, rate in PEAK_BANDWIDTH.items() if part in device.kind]
+        config = model_config(str(parameters["model"]))
+        if not known or config.weight_bytes_read < 2 * LARGEST_CACHE_BYTES:
+            return {}
+        prompt = int(parameters["prompt_tokens"] or 0)
+        bounds = {}
+        for c in parsed_concurrency(str(parameters["concurrency"])):
+            cached = c * max(0, prompt - 5 * c) * config.kv_bytes_per_token
+            bounds[f"decode/tok_s/c{c}"] = c * known[0] / (config.weight_bytes_read + cached)
+        return bounds
+
+
+def _integer(name: str, text: str) -> int:
+    low, high = RANGES[name]
+    try:
+        value = int(str(text))
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:
+        raise BadParameter(f"decode: {name} = {text!r}", cure=f"use an integer in {low}..{high}")
+    return value
+
+
+def _choice(name: str, text: str) -> str:
+    if text not in CHOICES[name]:
+        raise BadParameter(
+            f"decode: {name} = {text!r}", cure=f"use one of {', '.join(CHOICES[name])}"
+        )
+    return str(text)
+
+
+def _check_together(
+    values: Mapping[str, Scalar], config: ModelConfig, device: DeviceFacts
+) -> None:
+    """Refuse combinations that cannot run or would not be what they say."""
+    graph, attn = values["graph"], values["attn"]
+    if graph == "on" and device.device_type != "cuda":
+        raise BadParameter("decode: graph = on needs CUDA", cure="leave graph out on the CPU")
+    if graph == "on" and attn == "torch":
+        raise BadParameter(
+            "decode: attn = torch reads lengths on the host and cannot be captured",
+            cure="use attn=triton, or graph=off",
+        )
+    if attn == "triton" and device.device_type != "cuda":
+        raise BadParameter("decode: attn = triton needs CUDA", cure="use attn=torch on the CPU")
+    page, block = int(values["page_size"] or 0), int(values["kv_block"] or 0)
+    if page & (page - 1) or block % page:
+        raise BadParameter(
+            f"decode: page_size {page} must be a power of two that divides kv_block {block}",
+            cure="use page_size=16, 32, 64 or 128",
+        )
+    if int(values["ttft_tokens"] or 0) > int(values["prompt_tokens"] or 0):
+        raise BadParameter(
+            f"decode: ttft_tokens {values['ttft_tokens']} exceed prompt_tokens",
+            cure="name at most prompt_tokens",
+        )
+    total = int(values["prompt_tokens"] or 0) + int(values["output_tokens"] or 0)
+    if total > config.max_positions:
+        raise BadParameter(
+            f"decode: {total} tokens exceed the model's {config.max_positions} positions",
+            cure="shorten prompt_tokens or output_tokens",
+        )
+
+
+DECODE = DecodeWorkload()
