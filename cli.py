@@ -71,7 +71,7 @@ def _invoke(words: list[str]) -> int:
     """Parse and run one command; its errors are left to the caller, typer handles none."""
     group = typer.main.get_command(app)
     try:
-        with group.make_context("levergate", words or ["--help"]) as context:
+        with group.make_context("levergate", list(words) or ["--help"]) as context:
             return int(group.invoke(context) or 0)
     except typer.Exit as asked:  # --help
         return int(asked.exit_code) if words else Exit.USAGE

@@ -68,8 +68,8 @@ class TerminalListener:
         row = check_row(check)
         style = {"good": "green", "muted": "dim"}.get(row.tone, "bold red")
         more = row.detail if row.worst == "-" else row.worst
-        text = f"{row.name:<12} {row.status:<16} {row.count:>9}  {more}  ({row.seconds})"
-        self._line(f"  [{style}]{escape(text)}[/]")
+        text = f"{row.name:<12} {row.status:<16} {row.count:>9} {row.seconds:>9}  {more}"
+        self._line(f"  [{style}]{escape(text.rstrip())}[/]")
 
     def on_sample(
         self, done: int, planned: int, effects: Sequence[Effect], seconds_left: float | None
@@ -87,10 +87,10 @@ class TerminalListener:
         """A planned look: the effects so far, with their intervals."""
         lost = f", {len(look.lost)} lost" if look.lost else ""
         shown = (
-            f"{effect.axis} {formats.effect(effect.estimate, effect.lower, effect.upper)}"
+            f"{_short(effect)} {formats.effect(effect.estimate, effect.lower, effect.upper)}"
             for effect in look.effects[:MOST_EFFECTS]
         )
-        text = f"  look at {formats.count(look.pairs, 'pair')}{lost}: {'; '.join(shown)}"
+        text = f"  look at {formats.count(look.pairs, 'pair')}{lost}: {', '.join(shown)}"
         self._line(escape(text))
 
     def on_warning(self, text: str) -> None:
@@ -115,12 +115,21 @@ class TerminalListener:
         self._live.start()
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=not self._console.is_terminal)
+        """One line, whatever its length: cut in a terminal, whole in a log."""
+        if self._console.is_terminal:
+            self._console.print(text, highlight=False, no_wrap=True, overflow="ellipsis")
+        else:
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _short(effect: Effect) -> str:
+    """The last part of an axis's name: ``c8``."""
+    return effect.axis.rpartition("/")[2]
 
 
 def _running(effects: Sequence[Effect]) -> str:
     shown = [
-        f"{effect.axis.rpartition('/')[2]} {formats.percent(effect.estimate)} %"
+        f"{_short(effect)} {formats.percent(effect.estimate)} %"
         for effect in effects[:MOST_EFFECTS]
     ]
     return f"; so far {', '.join(shown)}" if shown else ""

@@ -32,10 +32,15 @@ STYLES = {
 
 
 def print_verdict(console: Console, view: VerdictView, *, details: bool = False) -> None:
-    """Print a verdict; ``details`` adds the paths that ran and the provenance."""
-    console.print(_panel(view))
-    for part in _parts(view, console.width, details):
+    """Print a verdict; ``details`` adds the paths that ran and the provenance.
+
+    The evidence comes first and the answer last, where it stays in sight above the prompt.
+    """
+    for part in _evidence(view, console.width, details):
         console.print(part)
+    console.print(_words(view))
+    console.print(_pairs([*view.facts, ("parity", view.parity), ("run", view.run_id)]))
+    console.print(_panel(view))
 
 
 def _panel(view: VerdictView) -> Panel:
@@ -49,20 +54,17 @@ def _panel(view: VerdictView) -> Panel:
     return Panel(Group(*lines), border_style=style, box=box.HEAVY)
 
 
-def _parts(view: VerdictView, width: int, details: bool) -> Iterable[RenderableType]:
-    yield _words(view)
-    yield _pairs([*view.facts, ("parity", view.parity)])
+def _evidence(view: VerdictView, width: int, details: bool) -> Iterable[RenderableType]:
+    if details:
+        yield from _details(view)
+    if view.checks:
+        yield _checks(view)
+    if view.states:
+        yield _states(view, width)
     if view.axes:
         yield _axes(view, width)
     else:
-        yield Text(view.no_speed, style="bold")
-    if view.states:
-        yield _states(view, width)
-    if view.checks:
-        yield _checks(view)
-    if details:
-        yield from _details(view)
-    yield Text.assemble(("run ", "dim"), view.run_id, ("   reports: show, pr, export", "dim"))
+        yield Text(f"{view.no_speed}\n", style="bold")
 
 
 def _words(view: VerdictView) -> RenderableType:

@@ -81,9 +81,15 @@ def check_row(check: CheckResult) -> CheckRow:
         worst=worst or "-",
         detail=check.detail,
         allows=check.strongest.value if check.status in ("passed", "failed") else "-",
-        seconds="cached" if check.cached else formats.duration(check.seconds),
+        seconds=_seconds(check),
         tone=STATUS_TONES.get(check.status, "bad"),
     )
+
+
+def _seconds(check: CheckResult) -> str:
+    if check.status == "not-run":
+        return "-"
+    return "cached" if check.cached else formats.duration(check.seconds)
 
 
 def parity_line(record: RunRecord) -> str:

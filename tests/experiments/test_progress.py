@@ -23,7 +23,7 @@ def test_a_check_shows_passed_of_total_and_its_worst_case():
         heard.on_check(check)
     lines = stream.getvalue().splitlines()
     assert "op" in lines[0]
-    assert "114/114  error ratio 1.00 at D=128 GQA 4" in lines[0]
+    assert "114/114     4.2 s  error ratio 1.00 at D=128 GQA 4" in lines[0]
     assert "did not run" in lines[3]
     assert "memcheck needs CUDA" in lines[3]
 
@@ -46,7 +46,7 @@ def test_plain_lines_come_at_most_every_ten_seconds_and_at_the_end(monkeypatch):
 def test_a_look_shows_effects_with_their_intervals():
     heard, stream = listener()
     heard.on_look(factory.default_on().looks[-1])
-    assert "look at 13 pairs: decode/tok_s/c1 +17.0 % [14.8, 19.2]" in stream.getvalue()
+    assert "look at 13 pairs: c1 +17.0 % [14.8, 19.2], c2 +4.1 % [2.2, 6.0]" in stream.getvalue()
 
 
 def test_square_brackets_in_a_text_are_text():
