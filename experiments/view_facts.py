@@ -20,7 +20,18 @@ MOST_EFFECTS = 4
 def beside_facts(record: RunRecord, standing: Standing, *, hide_speed: bool) -> tuple[Fact, ...]:
     """Effect, threshold, pairs, noise, smallest visible effect and false-verdict rate."""
     speed = () if hide_speed else _speed_facts(record)
-    return (*speed, ("false verdicts", calibration(standing.calibration)))
+    return (*speed, *_price(record), ("false verdicts", calibration(standing.calibration)))
+
+
+def _price(record: RunRecord) -> tuple[Fact, ...]:
+    """What would settle a run that is inconclusive."""
+    decision = record.decision
+    if decision is None or decision.pairs_needed is None:
+        return ()
+    pairs = formats.count(decision.pairs_needed, "further pair")
+    minutes = decision.minutes_needed
+    time = "" if minutes is None else f", about {formats.duration(minutes * 60)}"
+    return (("would settle it", f"{pairs}{time}"),)
 
 
 def _speed_facts(record: RunRecord) -> tuple[Fact, ...]:
@@ -34,7 +45,7 @@ def _speed_facts(record: RunRecord) -> tuple[Fact, ...]:
         ("noise s", ", ".join(_noise(effect) for effect in effects[:MOST_EFFECTS])),
         (
             "smallest visible",
-            f"{formats.percent(seen).lstrip('+')} %" if seen is not None else "not known",
+            formats.margin(seen) if seen is not None else "not known",
         ),
     )
 

@@ -105,7 +105,7 @@ def view(record: RunRecord, standing: Standing | None = None) -> VerdictView:
         because=_because(record, bool(hidden)),
         text=text,
         cure=cure,
-        detail=decision.detail if decision else "",
+        detail=_sentence(decision.detail) if decision else "",
         notes=decision.notes if decision else (),
         facts=beside_facts(record, standing, hide_speed=bool(hidden)),
         marks=_marks(record, standing),
@@ -174,20 +174,15 @@ def _words(record: RunRecord) -> tuple[str, str]:
         done = formats.count(len(record.samples), "sample")
         return f"{done} on disk, nothing decided.", f"Go on with --resume {record.run_id}."
     reason = describe(decision.reason)
-    return reason.text, " ".join(part for part in (reason.cure, _price(record)) if part)
+    return reason.text, reason.cure
 
 
-def _price(record: RunRecord) -> str:
-    """What settling an inconclusive run would cost."""
-    decision = record.decision
-    if decision is None or decision.outcome is not Outcome.INCONCLUSIVE:
+def _sentence(text: str) -> str:
+    """A detail as a sentence of its own; the names of axes keep their small letters."""
+    if not text:
         return ""
-    parts = []
-    if decision.pairs_needed is not None:
-        parts.append(f"about {formats.count(decision.pairs_needed, 'pair')}")
-    if decision.minutes_needed is not None:
-        parts.append(f"about {formats.duration(decision.minutes_needed * 60)}")
-    return f"Settling it would take {' and '.join(parts)} in all." if parts else ""
+    start = text if "/" in text.split()[0] else text[0].upper() + text[1:]
+    return start if start.endswith((".", "!", "?")) else f"{start}."
 
 
 def _no_speed(record: RunRecord) -> str:

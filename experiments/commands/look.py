@@ -50,10 +50,12 @@ def show(
 
 def _write_html(record: RunRecord, standing: Standing, file: Path) -> None:
     from experiments import render
+    from experiments.plots import plots
     from experiments.views import view
 
+    figures = [(plot.caption, plot.svg) for plot in plots(record)]
     try:
-        file.write_text(render.html(view(record, standing)), encoding="utf-8")
+        file.write_text(render.html(view(record, standing), figures), encoding="utf-8")
     except OSError as error:
         cure = "name a file that can be written to"
         raise BadParameter(f"cannot write {file}: {error.strerror}", cure=cure) from error

@@ -146,9 +146,17 @@ def test_a_screen_is_labelled_as_no_verdict():
     assert shown.tone == "open"
 
 
-def test_an_inconclusive_run_says_what_settling_it_costs():
-    cure = view(factory.inconclusive()).cure
-    assert "about 61 pairs and about 9 min 30 s" in cure
+def test_an_inconclusive_run_says_what_would_settle_it():
+    facts = dict(view(factory.inconclusive()).facts)
+    assert facts["would settle it"] == "61 further pairs, about 9 min 30 s"
+
+
+def test_a_detail_is_a_sentence_and_an_axis_keeps_its_name():
+    decision = factory.inconclusive().decision
+    assert view(factory.inconclusive()).detail.startswith("Undecided: guard decode/ttft")
+    named = decision.model_copy(update={"detail": "decode/tok_s/c1 has no value in some pair"})
+    shown = view(factory.record(named)).detail
+    assert shown == "decode/tok_s/c1 has no value in some pair."
 
 
 def test_an_interrupted_run_says_how_to_go_on():

@@ -299,7 +299,7 @@ def parity_failed() -> RunRecord:
         seconds=4.4,
     )
     decision = Decision(
-        outcome=Outcome.GATED_OFF, reason="parity-failed", detail="op: 111 of 114 cases hold."
+        outcome=Outcome.GATED_OFF, reason="parity-failed", detail="op: 111 of 114 cases hold"
     )
     report = ParityReport(checks=(wrong,), claimed=LOSSLESS)
     return record(decision, parity=report, samples=(), looks=())
@@ -355,7 +355,7 @@ def inconclusive() -> RunRecord:
         reason="guard-undecided",
         axes=("decode/ttft_ms/p95",),
         undecided=("decode/ttft_ms/p95",),
-        detail="Undecided: decode/ttft_ms/p95.",
+        detail="undecided: guard decode/ttft_ms/p95 +0.20 % [-5.60, 6.00] against -3 %",
         smallest_visible=0.031,
         pairs_needed=61,
         minutes_needed=9.5,
