@@ -1,0 +1,1 @@
+"""Packed-sequence flow training (SLAT): the step that the training levers are measured on."""

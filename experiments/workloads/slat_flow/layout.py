@@ -1,0 +1,52 @@
+"""The packed layout: where each sample's rows lie. Built once for a batch, on the host.
+
+Upstream rebuilds ``cu_seqlens`` on the CPU and copies it to the device at every attention call (60
+times a forward); here the batch carries it. That is a lever of its own, and no part of the
+reference.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """B samples of packed rows.
+
+    Attributes:
+        lengths: rows of each sample.
+        offsets: B + 1 row offsets on the host.
+        cu_seqlens: the same on the device, int32.
+        batch_map: the sample of each row, int64 [N].
+        longest: rows of the longest sample.
+    """
+
+    lengths: tuple[int, ...]
+    offsets: tuple[int, ...]
+    cu_seqlens: Tensor
+    batch_map: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device | str) -> PackedLayout:
+        """Lay out samples of these lengths one after the other."""
+        offsets = (0, *itertools.accumulate(lengths))
+        samples = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+        return cls(
+            lengths=tuple(lengths),
+            offsets=offsets,
+            cu_seqlens=torch.tensor(offsets, dtype=torch.int32).to(device),
+            batch_map=samples.to(device),
+            longest=max(lengths),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """N, the rows of all samples."""
+        return self.offsets[-1]

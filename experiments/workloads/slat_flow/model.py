@@ -1,0 +1,188 @@
+"""The packed flow transformer: TRELLIS.2's SLAT denoiser in the form that shares its modulation.
+
+Shapes: B samples, N packed tokens, M packed condition tokens, C channels, F MLP hidden width, H
+heads, D head dim, P channel pairs of a head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from experiments.workloads.slat_flow.config import SlatConfig
+from experiments.workloads.slat_flow.layout import PackedLayout
+from experiments.workloads.slat_flow.precision import Precision
+from experiments.workloads.slat_flow.sites import Sites
+
+AFFINE_NORM_EPS = 1e-6
+FINAL_NORM_EPS = 1e-5
+TIME_DIM = 256
+TIME_PERIOD = 10000.0
+
+
+class Linear(nn.Module):
+    """A Linear whose products follow the model's precision."""
+
+    def __init__(self, inputs: int, outputs: int, precision: Precision, gain: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) * (gain / math.sqrt(inputs)))
+        self.bias = nn.Parameter(torch.randn(outputs) * 0.01)
+        self.precision = precision
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In the stream's dtype."""
+        return self.precision.linear(x, self.weight, self.bias)
+
+
+class TimeEmbedding(nn.Module):
+    """Sinusoids of the time (scaled to 0..1000), then a two-layer MLP: ``[B, C]``."""
+
+    def __init__(self, channels: int, precision: Precision) -> None:
+        super().__init__()
+        self.first = Linear(TIME_DIM, channels, precision)
+        self.second = Linear(channels, channels, precision)
+        self.precision = precision
+
+    def forward(self, t_B: Tensor) -> Tensor:
+        """From times in 0..1."""
+        half = TIME_DIM // 2
+        step = torch.arange(half, device=t_B.device, dtype=self.precision.norm)
+        frequencies = torch.exp(-math.log(TIME_PERIOD) * step / half)
+        angles = 1000 * t_B.to(self.precision.norm)[:, None] * frequencies
+        waves = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        out: Tensor = self.second(F.silu(self.first(waves)))
+        return out
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sample's tokens to each other; RMS norm of the heads first, then RoPE."""
+
+    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+        super().__init__()
+        c, self.heads, self.sites = config.channels, config.heads, sites
+        self.to_qkv = Linear(c, 3 * c, precision)
+        self.q_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
+        self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
+        self.to_out = Linear(c, c, precision, gain=(2 * config.depth) ** -0.5)
+
+    def forward(self, h_NC: Tensor, layout: PackedLayout, phases_NP: Tensor) -> Tensor:
+        """``[N, C]``."""
+        q, k, v = self.to_qkv(h_NC).unflatten(-1, (3, self.heads, -1)).unbind(1)
+        q, k = self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, phases_NP)
+        out: Tensor = self.to_out(self.sites.attention(q, k, v, layout, layout).flatten(1))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Attention of a sample's tokens to its condition tokens; RMS norm of the heads, no RoPE."""
+
+    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+        super().__init__()
+        c, self.heads, self.sites = config.channels, config.heads, sites
+        self.to_q = Linear(c, c, precision)
+        self.to_kv = Linear(config.cond_channels, 2 * c, precision)
+        self.q_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
+        self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
+        self.to_out = Linear(c, c, precision, gain=(2 * config.depth) ** -0.5)
+
+    def forward(
+        self, h_NC: Tensor, layout: PackedLayout, cond: Tensor, cond_layout: PackedLayout
+    ) -> Tensor:
+        """``[N, C]``."""
+        q = self.to_q(h_NC).unflatten(-1, (self.heads, -1))
+        k, v = self.to_kv(cond).unflatten(-1, (2, self.heads, -1)).unbind(1)
+        q, k = self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, None)
+        out: Tensor = self.to_out(self.sites.attention(q, k, v, layout, cond_layout).flatten(1))
+        return out
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention and MLP; the first and the last are modulated and gated.
+
+    Six rows of ``[B, C]`` are broadcast over the tokens: two scales, two shifts, two gates.
+    """
+
+    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+        super().__init__()
+        c, self.sites, self.precision = config.channels, sites, precision
+        self.modulation = nn.Parameter(torch.randn(6 * c) / math.sqrt(c))
+        self.self_attention = SelfAttention(config, sites, precision)
+        self.norm_weight = nn.Parameter(torch.ones(c))
+        self.norm_bias = nn.Parameter(torch.zeros(c))
+        self.cross_attention = CrossAttention(config, sites, precision)
+        self.up = Linear(c, config.mlp, precision)
+        self.down = Linear(config.mlp, c, precision, gain=(2 * config.depth) ** -0.5)
+
+    def forward(
+        self,
+        x: Tensor,
+        mod: Tensor,
+        layout: PackedLayout,
+        phases: Tensor,
+        cond: Tensor,
+        cond_layout: PackedLayout,
+    ) -> Tensor:
+        """``x [N, C]``, ``mod [B, 6C]``, ``phases [N, P]``, ``cond [M, Cc]`` to ``[N, C]``."""
+        rows = (self.modulation + mod).to(mod.dtype).chunk(6, dim=1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = rows
+        h = self.sites.modulate(x, shift1, scale1, layout)
+        h = self.self_attention(h, layout, phases)
+        x = self.sites.gate_residual(x, h, gate1, layout)
+        wide = x.to(self.precision.norm)
+        h = F.layer_norm(
+            wide, wide.shape[-1:], self.norm_weight, self.norm_bias, eps=AFFINE_NORM_EPS
+        )
+        x = x + self.cross_attention(h, layout, cond, cond_layout)
+        h = self.sites.modulate(x, shift2, scale2, layout)
+        h = self.down(self.sites.mlp_activation(self.up(h)))
+        return self.sites.gate_residual(x, h, gate2, layout)
+
+
+class SlatFlow(nn.Module):
+    """Velocity of the flow for each token of a packed batch.
+
+    Upstream initialises the output and the shared modulation with zeros. Here they are small and
+    random, as after some training, so that no gradient is zero and each one can be compared.
+    """
+
+    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+        super().__init__()
+        c = config.channels
+        self.config, self.precision, self.sites = config, precision, sites
+        self.embed = Linear(config.latent, c, precision)
+        self.time = TimeEmbedding(c, precision)
+        self.shared_modulation = Linear(c, 6 * c, precision, gain=0.5)
+        self.blocks = nn.ModuleList(Block(config, sites, precision) for _ in range(config.depth))
+        self.project = Linear(c, config.latent, precision, gain=0.5)
+        for module in [self.embed, self.time, self.shared_modulation, *self.blocks][: self._frozen]:
+            module.requires_grad_(requires_grad=False)
+
+    @property
+    def _frozen(self) -> int:
+        return 3 + self.config.frozen if self.config.frozen else 0
+
+    def forward(
+        self,
+        x_NL: Tensor,
+        t_B: Tensor,
+        layout: PackedLayout,
+        phases_NP: Tensor,
+        cond: Tensor,
+        cond_layout: PackedLayout,
+    ) -> Tensor:
+        """``[N, latent]`` in the stream's dtype."""
+        x = self.embed(x_NL)
+        mod = self.shared_modulation(F.silu(self.time(t_B)))
+        for index, block in enumerate(self.blocks):
+            arguments = (x, mod, layout, phases_NP, cond, cond_layout)
+            if index < self.config.checkpointed:
+                x = checkpoint(self.sites.block, block, *arguments, use_reentrant=False)
+            else:
+                x = self.sites.block(block, *arguments)
+        wide = x.to(self.precision.norm)
+        out: Tensor = self.project(F.layer_norm(wide, wide.shape[-1:], eps=FINAL_NORM_EPS))
+        return out

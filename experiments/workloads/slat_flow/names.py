@@ -1,0 +1,32 @@
+"""Names of the sites and axes; torch-free."""
+
+from __future__ import annotations
+
+from levers.policy import Axis
+
+BROADCAST = "slat_flow.broadcast"
+MODULATE = "slat_flow.modulate"
+GATE_RESIDUAL = "slat_flow.gate_residual"
+QK_NORM_ROPE = "slat_flow.qk_norm_rope"
+ATTENTION = "slat_flow.attention"
+MLP_ACTIVATION = "slat_flow.mlp_activation"
+BLOCK = "slat_flow.block"
+
+SITES = (
+    BROADCAST,
+    MODULATE,
+    GATE_RESIDUAL,
+    QK_NORM_ROPE,
+    ATTENTION,
+    MLP_ACTIVATION,
+    BLOCK,
+)
+
+TOK_S = Axis("train/tok_s", "tok/s", higher_is_better=True)
+STEP_MS = Axis("train/step_ms", "ms", higher_is_better=False)
+MFU_TRUE = Axis("train/mfu_true", "%", higher_is_better=True)
+MFU_MATMUL = Axis("train/mfu_matmul", "%", higher_is_better=True)
+PEAK_BYTES = Axis("memory/peak_bytes", "B", higher_is_better=False, deterministic=True)
+WARMUP_S = Axis("compile/warmup_s", "s", higher_is_better=False)
+
+AXES = (TOK_S, STEP_MS, MFU_TRUE, MFU_MATMUL, PEAK_BYTES, WARMUP_S)

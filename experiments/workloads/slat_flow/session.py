@@ -1,0 +1,186 @@
+"""The torch half of the workload: a built training step inside one measured process."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from experiments.tasks import Measurement, Outputs
+from experiments.values import Scalar
+from experiments.workloads.base import Session
+from experiments.workloads.slat_flow import parity
+from experiments.workloads.slat_flow.batch import batch_digest, make_batch
+from experiments.workloads.slat_flow.ceilings import (
+    attention_flop_per_s,
+    matmul_flop_per_s,
+    peak_flop_per_s,
+    stated_peak_flop_per_s,
+)
+from experiments.workloads.slat_flow.config import SlatConfig
+from experiments.workloads.slat_flow.figures import step_values
+from experiments.workloads.slat_flow.names import AXES, PEAK_BYTES, WARMUP_S
+from experiments.workloads.slat_flow.precision import PRECISIONS
+from experiments.workloads.slat_flow.sites import Sites
+from experiments.workloads.slat_flow.step import Step, adamw, build_model
+from levers.base import Site
+from levers.errors import UnknownName
+
+ENGINE = "engine"
+ROOFLINE = "oracle:roofline"
+
+
+class TrainingSession:
+    """One model and one batch; every sample runs the same step on them.
+
+    The model is built when it is first needed: a parity pass works on its own, reduced one.
+    """
+
+    def __init__(self, config: SlatConfig, device: str, seed: int) -> None:
+        self.config, self.device, self.seed = config, device, seed
+        precision = PRECISIONS[config.matmul]
+        self._slots = Sites(precision, config.attn)
+        self.sites: Mapping[str, Site] = self._slots.by_name
+        self._step: Step | None = None
+        self._peak = 0.0
+        self._warmup_s = 0.0
+
+    def step(self) -> Step:
+        """The step that is timed, built at the first call."""
+        if self._step is None:
+            precision = PRECISIONS[self.config.matmul]
+            model = build_model(self.config, self._slots, precision, self.seed, self.device)
+            batch = make_batch(self.config, self.seed, self.device)
+            optimizer = adamw(model) if self.config.optimizer == "adamw" else None
+            self._step = Step(model, batch, optimizer)
+        return self._step
+
+    def warm_up(self) -> None:
+        """Run whole steps (kernels chosen, memory touched); look up or measure the peak rate."""
+        start = time.perf_counter()
+        for _ in range(self.config.warmup):
+            self.step().timed()
+        self._warmup_s = time.perf_counter() - start
+        self._peak = peak_flop_per_s(self.config, self.device)
+
+    def measure(self) -> Measurement:
+        """The median time of ``steps`` steps.
+
+        Raises:
+            FloatingPointError: the loss is not finite, so that the times say nothing.
+        """
+        if not self._peak:
+            self.warm_up()
+        _reset_peak_memory(self.device)
+        runs = [self.step().timed() for _ in range(self.config.steps)]
+        losses = [float(loss) for _, loss in runs]
+        if not all(map(math.isfinite, losses)):
+            raise FloatingPointError(f"the loss is not finite: {losses}")
+        seconds = tuple(time_s for time_s, _ in runs)
+        values = step_values(self.config, statistics.median(seconds), self._peak)
+        values |= {PEAK_BYTES.name: _peak_memory(self.device), WARMUP_S.name: self._warmup_s}
+        return Measurement(
+            values=values,
+            raw={"step_s": seconds, "loss": tuple(losses), "peak_flop_per_s": (self._peak,)},
+            inputs_digest=batch_digest(self.step().batch),
+            outputs_count=len(runs),
+            facts=self._facts(),
+        )
+
+    def exercise(self) -> None:
+        """One step that the sites watch; every axis is drawn from the same step."""
+        self._slots.watch = [axis.name for axis in AXES]
+        try:
+            self.step().run()
+        finally:
+            self._slots.watch = ()
+
+    def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
+        """The parity pass that ``arguments['want']`` names (see :mod:`.parity`)."""
+        return parity.outputs(self.config, self._slots, self.device, self.seed, arguments)
+
+    def _facts(self) -> dict[str, Scalar]:
+        flop = self.config.flop
+        return {
+            "tokens": sum(self.config.lengths),
+            "longest_sample": max(self.config.lengths),
+            "lengths": " ".join(map(str, self.config.lengths)),
+            "matmul_flop": flop.matmul_flop,
+            "attention_flop": flop.attention_flop,
+            "attn": self.config.attn,
+            "matmul": self.config.matmul,
+            "threads": torch.get_num_threads(),
+        }
+
+
+class RooflineSession:
+    """The oracle: the step's matrix products and attention at the device's measured ceilings.
+
+    Everything else of the step is free here, which no implementation reaches; the target asks for a
+    share of it.
+    """
+
+    def __init__(self, config: SlatConfig, device: str, seed: int) -> None:
+        self.config, self.device, self.seed = config, device, seed
+        self.sites: Mapping[str, Site] = {}
+
+    def warm_up(self) -> None:
+        """Bring the device to its working clock with the probes themselves."""
+        matmul_flop_per_s(self.config, self.device)
+        attention_flop_per_s(self.config, self.device)
+
+    def measure(self) -> Measurement:
+        """The values of the axes for a step that is nothing but products and attention."""
+        products = matmul_flop_per_s(self.config, self.device)
+        attention = attention_flop_per_s(self.config, self.device)
+        seconds = self.config.flop.ceiling_s(products, attention)
+        peak = stated_peak_flop_per_s(self.config, self.device) or products
+        return Measurement(
+            values=step_values(self.config, seconds, peak),
+            raw={"matmul_flop_per_s": (products,), "attention_flop_per_s": (attention,)},
+            inputs_digest=batch_digest(make_batch(self.config, self.seed, self.device)),
+            outputs_count=self.config.steps,
+            facts={"implementation": "roofline", "peak_flop_per_s": peak},
+        )
+
+    def exercise(self) -> None:
+        """Nothing to witness: a ceiling has no sites."""
+
+    def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
+        """A ceiling computes no outputs, and none are asked of it."""
+        raise UnknownName("output of the roofline", str(arguments.get("want")), ())
+
+
+def open_session(
+    parameters: Mapping[str, Scalar], device: str, seed: int, implementation: str
+) -> Session:
+    """Build the session of an implementation: ``engine`` or ``oracle:roofline``.
+
+    Raises:
+        UnknownName: no such implementation.
+    """
+    config = SlatConfig.of(dict(parameters))
+    if torch.device(device).type == "cpu":
+        torch.set_num_threads(config.threads)
+    if implementation == ENGINE:
+        return TrainingSession(config, device, seed)
+    if implementation == ROOFLINE:
+        return RooflineSession(config, device, seed)
+    raise UnknownName("implementation of slat_flow", implementation, (ENGINE, ROOFLINE))
+
+
+def _reset_peak_memory(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak_memory(device: str) -> float:
+    """Peak allocated bytes on CUDA; on a CPU the largest resident set (Linux states KiB)."""
+    if torch.device(device).type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,83 @@
+"""One training step: fresh gradients, forward, loss, backward, optionally the fused update."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from experiments.workloads.slat_flow.batch import Batch, flow_loss
+from experiments.workloads.slat_flow.config import SlatConfig
+from experiments.workloads.slat_flow.model import SlatFlow
+from experiments.workloads.slat_flow.precision import Precision
+from experiments.workloads.slat_flow.sites import Sites
+
+LEARNING_RATE = 1e-4
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.01
+ADAM_EPS = 1e-8
+"""Upstream's AdamW."""
+
+
+def build_model(
+    config: SlatConfig, sites: Sites, precision: Precision, seed: int, device: torch.device | str
+) -> SlatFlow:
+    """The model with fp32 weights drawn from the seed, on the device itself."""
+    with torch.random.fork_rng(devices=_cuda_devices(device)):
+        torch.manual_seed(seed)
+        with torch.device(device):
+            return SlatFlow(config, sites, precision)
+
+
+def _cuda_devices(device: torch.device | str) -> list[torch.device]:
+    where = torch.device(device)
+    return [where] if where.type == "cuda" else []
+
+
+def adamw(model: SlatFlow, learning_rate: float = LEARNING_RATE) -> torch.optim.AdamW:
+    """Upstream's optimiser, fused."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        trained,
+        lr=learning_rate,
+        betas=BETAS,
+        weight_decay=WEIGHT_DECAY,
+        eps=ADAM_EPS,
+        fused=True,
+    )
+
+
+def synchronise(device: torch.device | str) -> None:
+    """Wait until the device has done what it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@dataclass(slots=True)
+class Step:
+    """The work that is timed."""
+
+    model: SlatFlow
+    batch: Batch
+    optimizer: torch.optim.Optimizer | None = None
+
+    def run(self) -> Tensor:
+        """One step; the gradients are new each time. Returns the loss, on the device."""
+        self.model.zero_grad(set_to_none=True)
+        self.batch.cond.grad = None
+        loss = flow_loss(self.model, self.batch)
+        torch.autograd.backward(loss)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return loss.detach()
+
+    def timed(self) -> tuple[float, Tensor]:
+        """Seconds of one step, from an idle device to an idle device, and the loss."""
+        device = self.batch.t_B.device
+        synchronise(device)
+        start = time.perf_counter()
+        loss = self.run()
+        synchronise(device)
+        return time.perf_counter() - start, loss
