@@ -1,0 +1,112 @@
+"""A cap on the number of KV splits of FlashAttention-2 decode.
+
+What changes: the split rule of the paged decode attention. ``off`` leaves flash-attention 2's heuristic
+alone; ``N`` takes ``min(heuristic, N)``; ``auto`` takes ``min(heuristic, max(1, SMs // blocks))``, at most
+one wave of the real SMs, with blocks = batch x KV heads.
+
+Mechanism: the heuristic is handed *twice* the number of SMs and splits a small batch up to the number of
+KV blocks, because every split count leaves less than one wave. Each split costs a launch slot, a partial
+result in memory and a share of the merge. On a published device of 48 SMs batch 1 is split 7 times (about
+41 us a layer) where 3 splits take about 32 us. ``auto`` picks 6 there and not 3, and also moves
+batches of 4 and 8: off, auto and each N are different arms.
+
+Where it does not help: from the batch at which the heuristic itself gives one split (16 with 8 KV heads
+and 48 SMs); with short contexts of one KV block; and on devices with many SMs, where the heuristic splits
+too *little*: on an H200 (132 SMs) with flash-attention 2.8.3 at 4096 tokens, batch 1 runs in 17.4 us by the
+heuristic and in 14.2 us with 16 splits, and batch 32 in 193 us and 136 us with 2 splits, so that a
+cap can only lose there. A verdict belongs to its device.
+
+Numerics: other split counts sum in another order. Results differ in their last bits and are no less
+exact against fp64, so the lever claims lossless and never byte-exact.
+
+Sources: flash-attention 2 ``csrc/flash_attn/flash_api.cpp`` (``num_splits_heuristic`` and its caller);
+Dao et al. 2023, Flash-Decoding (the merge through log-sum-exp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from levers.base import OFF, Facts, OpCase, Settings, Site
+from levers.kernels.split_heuristic import MAX_SPLITS, DecodeShape, capped_splits
+from levers.policy import GatingPolicy, Guard, ParityClass
+
+AUTO = "auto"
+SITE = "decode.attention.split_rule"
+
+LATENCY_MARGIN = 0.03
+"""Log ratio. Tail latencies scatter by a few percent between fresh processes."""
+PEAK_MEMORY_MARGIN = 0.01
+"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
+CPU_MARGIN = 0.03
+"""Log ratio. The noise of a shared CPU core is a few percent; a margin below it decides nothing."""
+
+
+class Fa2NsplitsCap:
+    """Wraps the split rule that it finds in the site with the cap."""
+
+    name = "fa2_nsplits_cap"
+    summary = "cap on the KV splits of FlashAttention-2 decode"
+    settings = Settings((OFF, AUTO), 1, MAX_SPLITS)
+    env = "LEVER_FA2_NSPLITS_CAP"
+    touches = (SITE,)
+    supersedes: tuple[str, ...] = ()
+    composes_with: tuple[str, ...] = ()
+    workloads = ("decode",)
+    at_import = False
+    kernels = (
+        "levers.kernels.split_heuristic",
+        "levers.kernels.split_kv",
+        "levers.kernels.split_kv_triton",
+        "levers.kernels.split_kv_cases",
+    )
+
+    def policy(self, facts: Facts) -> GatingPolicy:
+        """A throughput must win; tail latencies and, on CUDA, peak memory may not get worse."""
+        on_cpu = facts.device_type == "cpu"
+        latencies = (
+            Guard("decode/ttft_ms/p95", LATENCY_MARGIN),
+            Guard("decode/itl_ms/p95", LATENCY_MARGIN),
+        )
+        memory = () if on_cpu else (Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN),)
+        return GatingPolicy(
+            primaries=("decode/tok_s/c*",),
+            guards=(*latencies, *memory),
+            claims=ParityClass.LOSSLESS,
+            primary_margin=CPU_MARGIN if on_cpu else 0.01,
+        )
+
+    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
+        """It needs an attention that takes a split count."""
+        if setting != OFF and SITE not in facts.sites:
+            return (f"{facts.workload} has no site {SITE}: its attention takes no split count",)
+        return ()
+
+    def environment(self, setting: str) -> Mapping[str, str]:
+        """No variable beside the kill switch."""
+        del setting
+        return {}
+
+    def enable(self, site: Site, setting: str) -> object:
+        """Cap the rule that is there; returns that rule."""
+        found: Callable[[DecodeShape], int] = site.launch
+        if setting != OFF:
+            site.launch = lambda shape: capped_splits(shape, setting, found(shape))
+        return found
+
+    def disable(self, site: Site, undo: object) -> None:
+        """Put back the rule that ``enable`` found."""
+        site.launch = undo  # type: ignore[assignment]
+
+    def witness(self, site: Site) -> Mapping[str, str]:
+        """Per axis, the split counts that were launched."""
+        return {axis: ", ".join(sorted(plans)) for axis, plans in site.observations.items()}
+
+    def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
+        """Attention with the heuristic's splits against the capped ones."""
+        from levers.kernels.split_kv_cases import op_cases
+
+        return op_cases(setting, device)
+
+
+LEVER = Fa2NsplitsCap()

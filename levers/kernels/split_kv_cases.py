@@ -1,0 +1,249 @@
+"""The cases of the op check of split-KV decode: ragged lengths, both GQA ratios, adversarial values.
+
+A case's inputs are ``q_BHD``, the pages ``k_PKSD v_PKSD``, ``table_BM`` and ``lengths_B``. Pages lie
+in random order, and every slot that no sequence uses holds NaN: a kernel that reads it is found out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from levers.base import OpCase
+from levers.kernels.split_heuristic import DecodeShape, capped_splits, upstream_splits
+from levers.kernels.split_kv import (
+    Backend,
+    PagedKV,
+    Workspace,
+    decode_attention,
+    plan_splits,
+    truth,
+)
+
+Tensors = tuple[Tensor, ...]
+Fill = Callable[[Tensor, Tensor, Tensor], None]
+"""Changes ``q_BHD k_BTKD v_BTKD`` (fp32, standard normal) in place into the case's values."""
+
+KV_HEADS = 8
+KV_BLOCK = 128
+PAGE = 128
+CPU_SM_COUNT = 48
+"""SMs that the split rule is told of on a CPU: those of the device of the published report."""
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Standard normal values."""
+
+
+def _large_means(q: Tensor, k: Tensor, v: Tensor) -> None:
+    k.add_(8.0)
+    v.add_(100.0)
+
+
+def _cancelling(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Equal weights over values that cancel down to a small signal."""
+    k.zero_()
+    v[:, ::2] += 100.0
+    v[:, 1::2] -= 100.0
+
+
+def _peaked(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Scores so far apart that one token has nearly all the weight."""
+    q.mul_(16.0)
+
+
+def _subnormal(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Values below the smallest normal number of fp32 and bf16 (1.2e-38)."""
+    v.mul_(1e-39)
+
+
+def _masked_block(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """The whole first KV block has a score of minus infinity, so that a split can be empty of weight."""
+    q[..., 0] = q[..., 0].abs() + 0.1
+    k[:, : min(KV_BLOCK, k.shape[1] - 1), :, 0] = -math.inf
+
+
+def _nan_value(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """A NaN in one value and an infinity in another."""
+    v[0, 0, 0, 3], v[0, 1, 1, 5] = math.nan, math.inf
+
+
+def _nan_key(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """A NaN in one key: every output of its KV head is NaN."""
+    k[0, 0, 2, 1] = math.nan
+
+
+@dataclass(frozen=True)
+class SplitCase:
+    """One case; its methods are the callables of an :class:`levers.base.OpCase`."""
+
+    lengths: tuple[int, ...]
+    group: int
+    head_dim: int
+    capacity: int
+    dtype: torch.dtype
+    device: str
+    sm_count: int
+    fill: Fill = _plain
+
+    @property
+    def shape(self) -> DecodeShape:
+        """What the split rule sees."""
+        return DecodeShape(len(self.lengths), KV_HEADS, self.capacity, KV_BLOCK, self.sm_count)
+
+    def inputs(self, seed: int) -> Tensors:
+        """All inputs, drawn on the CPU so that every device gets the same."""
+        draw = torch.Generator().manual_seed(seed)
+        batch, longest = len(self.lengths), max(self.lengths)
+        q = torch.randn(batch, KV_HEADS * self.group, self.head_dim, generator=draw)
+        k, v = (
+            torch.randn(batch, longest, KV_HEADS, self.head_dim, generator=draw) for _ in "kv"
+        )
+        self.fill(q, k, v)
+        per_slot = -(-self.capacity // PAGE)
+        order = torch.randperm(batch * per_slot + 1, generator=draw)[:-1]
+        table = order.view(batch, per_slot).to(torch.int32)
+        pages = [self._paged(x, table) for x in (k, v)]
+        lengths = torch.tensor(self.lengths, dtype=torch.int32)
+        move = partial(torch.Tensor.to, device=self.device)
+        return (
+            move(q.to(self.dtype)),
+            *(move(page.to(self.dtype)) for page in pages),
+            move(table),
+            move(lengths),
+        )
+
+    def _paged(self, x_BTKD: Tensor, table_BM: Tensor) -> Tensor:
+        """Scatter tokens to pages; slots that are not used stay NaN."""
+        pages = torch.full((table_BM.numel() + 1, KV_HEADS, PAGE, self.head_dim), math.nan)
+        for row, length in enumerate(self.lengths):
+            for first in range(0, length, PAGE):
+                part = x_BTKD[row, first : min(first + PAGE, length)]
+                pages[table_BM[row, first // PAGE], :, : len(part)] = part.transpose(0, 1)
+        return pages
+
+    def outputs(self, inputs: Tensors) -> Tensors:
+        """Room for ``o_BHD``."""
+        return (torch.empty_like(inputs[0]),)
+
+    def attend(self, splits: int, inputs: Tensors, outputs: Tensors) -> None:
+        """The attention with a given number of splits."""
+        q_BHD, kv = inputs[0], PagedKV(*inputs[1:])
+        batch, heads, dim = q_BHD.shape
+        backend: Backend = "triton" if q_BHD.device.type == "cuda" else "torch"
+        workspace = Workspace(splits, batch, heads, dim, q_BHD.device)
+        plan = plan_splits(self.capacity, KV_BLOCK, splits)
+        decode_attention(q_BHD, kv, plan, outputs[0], workspace, backend)
+
+    def truth(self, inputs: Tensors) -> Tensors:
+        """The attention in fp64."""
+        return (truth(inputs[0], PagedKV(*inputs[1:])),)
+
+    def nonfinite(self, inputs: Tensors) -> Tensors:
+        """Where the true output is not finite."""
+        return (~torch.isfinite(self.truth(inputs)[0]),)
+
+
+def _case(name: str, setting: str, case: SplitCase, *, masked: bool = False) -> OpCase:
+    """One case of the split rule's own count against the capped one.
+
+    The reference may be ordered otherwise: any number of splits is a valid order of its sums.
+    """
+    found = upstream_splits(case.shape)
+    capped = capped_splits(case.shape, setting, found)
+    orders = sorted({1, case.shape.kv_blocks} - {found})
+    return OpCase(
+        name=f"{name}, {found} to {capped} splits",
+        inputs=case.inputs,
+        outputs=case.outputs,
+        reference=partial(case.attend, found),
+        candidate=partial(case.attend, capped),
+        truth=case.truth,
+        masks=case.nonfinite if masked else None,
+        elements=len(case.lengths) * KV_HEADS * case.group * case.head_dim,
+        reorderings=tuple(partial(case.attend, splits) for splits in orders),
+    )
+
+
+def op_cases(setting: str, device: str) -> Sequence[OpCase]:
+    """All cases of one setting of the cap on a device.
+
+    Capacities are 7 KV blocks on the CPU and 16 and 32 on CUDA.
+    """
+    on_cuda = torch.device(device).type == "cuda"
+    sms = torch.cuda.get_device_properties(device).multi_processor_count if on_cuda else 0
+    capacity, dim = (2048, 128) if on_cuda else (896, 32)
+    make = partial(
+        SplitCase, head_dim=dim, capacity=capacity, device=device, sm_count=sms or CPU_SM_COUNT
+    )
+    main = torch.bfloat16 if on_cuda else torch.float32
+    other = torch.float32 if on_cuda else torch.bfloat16
+    return (
+        *_length_cases(setting, make, capacity, main, other),
+        *_value_cases(setting, make, capacity, main, other),
+    )
+
+
+def _length_cases(
+    setting: str,
+    make: Callable[..., SplitCase],
+    capacity: int,
+    main: torch.dtype,
+    other: torch.dtype,
+) -> list[OpCase]:
+    """One token, block edges, ragged and cap-long lengths, over the GQA ratios and dtypes."""
+    lengths = {
+        "one token": (1,),
+        "block edges": (127, 128, 129, 256),
+        "ragged": (capacity, 1, 130, capacity - 129),
+        "cap-long c1": (capacity,),
+        "cap-long c2": (capacity,) * 2,
+        "long c4": (capacity - 7,) * 4,
+        "long c8": tuple(capacity - 11 * i for i in range(8)),
+    }
+    cases = []
+    for label, found in lengths.items():
+        for group in (2, 4):
+            case = make(lengths=found, group=group, dtype=main)
+            cases.append(_case(f"{label}, {group} q heads a kv head, {_word(main)}", setting, case))
+    for label, group in (("ragged", 1), ("ragged", 2), ("ragged", 4), ("cap-long c1", 2)):
+        case = make(lengths=lengths[label], group=group, dtype=other)
+        cases.append(_case(f"{label}, {group} q heads a kv head, {_word(other)}", setting, case))
+    wide = make(lengths=lengths["ragged"], group=2, dtype=main, head_dim=64)
+    return [*cases, _case(f"ragged, head dim 64, {_word(main)}", setting, wide)]
+
+
+def _value_cases(
+    setting: str,
+    make: Callable[..., SplitCase],
+    capacity: int,
+    main: torch.dtype,
+    other: torch.dtype,
+) -> list[OpCase]:
+    """Adversarial values on two sequences of different lengths."""
+    lengths = (capacity, capacity - 200)
+    fills: dict[str, tuple[Fill, torch.dtype, bool]] = {
+        "large means": (_large_means, main, False),
+        "large means, other dtype": (_large_means, other, False),
+        "cancelling": (_cancelling, main, False),
+        "peaked": (_peaked, main, False),
+        "subnormal": (_subnormal, torch.float32, False),
+        "masked block": (_masked_block, main, False),
+        "masked block, other dtype": (_masked_block, other, False),
+        "NaN and Inf in values": (_nan_value, main, True),
+        "NaN in a key": (_nan_key, main, True),
+    }
+    cases = []
+    for label, (fill, dtype, masked) in fills.items():
+        case = make(lengths=lengths, group=2, dtype=dtype, fill=fill)
+        cases.append(_case(f"{label}, {_word(dtype)}", setting, case, masked=masked))
+    return cases
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
