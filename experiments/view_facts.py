@@ -8,7 +8,6 @@ from experiments import formats
 from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
-from experiments.values import Scalar
 
 Fact = tuple[str, str]
 """A label and its text."""
@@ -92,7 +91,7 @@ def provenance_facts(record: RunRecord) -> tuple[Fact, ...]:
     facts: list[Fact] = [
         ("run", f"{record.run_id} ({formats.day(record.created_at)})"),
         ("scope", f"{spec.scope} on {env.device_kind}"),
-        ("parameters", ", ".join(f"{k}={_scalar(v)}" for k, v in sorted(spec.parameters.items()))),
+        ("parameters", ", ".join(f"{k}={v}" for k, v in sorted(spec.parameters.items()))),
         ("other levers on", ", ".join(str(lever) for lever in spec.stack) or "none"),
         ("stack", env.stack),
         ("device", _device(record)),
@@ -114,10 +113,6 @@ def _guard(margin: float, ceiling: float | None) -> str:
     if ceiling is not None:
         return f"at most {formats.share(ceiling)}"
     return f"-{formats.margin(margin)}"
-
-
-def _scalar(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _device(record: RunRecord) -> str:
@@ -156,5 +151,5 @@ def reproduce_command(record: RunRecord) -> str:
     words += ["--oracle", spec.oracle or NO_ORACLE, "--pairs", str(spec.looks[-1])]
     for name, value in sorted(spec.parameters.items()):
         if value is not None and not name.endswith("digest"):
-            words += ["--set", f"{name}={_scalar(value)}"]
+            words += ["--set", f"{name}={value}"]
     return shlex.join(words)
