@@ -38,6 +38,8 @@ def check(bench: Bench) -> CheckResult:
     Raises:
         ProcessFailed: the process failed.
     """
+    if NAME not in bench.workload.checks:
+        return not_run(NAME, f"the workload {bench.spec.workload} serves no requests")
     return bench.probe("async", op.arguments(bench))
 
 

@@ -18,7 +18,6 @@ from experiments.values import digest_of
 from levers.policy import ParityClass
 
 NAME = "determinism"
-DIGESTS = {"want": "digests"}
 
 
 def check(bench: Bench) -> CheckResult:
@@ -33,8 +32,8 @@ def check(bench: Bench) -> CheckResult:
 
 def digests(bench: Bench, arms: Arms, repeats: int) -> tuple[list[Outputs], list[Outputs]]:
     """The digests of K processes of each arm; the reference's come first."""
-    refs = [bench.outputs("ref", arms.ref, DIGESTS, repeat=k) for k in range(repeats)]
-    cands = [bench.outputs("cand", arms.cand, DIGESTS, repeat=k) for k in range(repeats)]
+    refs = [bench.digests("ref", arms.ref, repeat=k) for k in range(repeats)]
+    cands = [bench.digests("cand", arms.cand, repeat=k) for k in range(repeats)]
     return refs, cands
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -109,18 +109,18 @@ def _reference_fault(
 
 def _candidate_fault(candidate: Produced, masks: Tensors | None) -> str:
     """What no class forgives: unwritten outputs, changed inputs, NaN where it is not right."""
-    return (
-        candidate.misbehaved
-        or op_run.nonfinite_fault(candidate.outputs, masks)
-        or op_run.finite_fault(candidate.outputs, masks)
-    )
+    faults = [candidate.misbehaved]
+    for outputs in candidate.variants:
+        faults += [op_run.nonfinite_fault(outputs, masks), op_run.finite_fault(outputs, masks)]
+    return next(filter(None, faults), "")
 
 
 def _result(
     case: OpCase, seed: int, bar: Bar, draw: _Draw, arms: tuple[Produced, Produced]
 ) -> CaseResult:
-    first = _judge_draws(case, [draw], bar)
-    judged = first
+    variants = [replace(draw, candidate=outputs) for outputs in arms[1].variants]
+    seen = [_judge_draws(case, [variant], bar) for variant in variants]
+    judged = first = max(seen, key=lambda one: (one.parity.rank, one.norm_ratio))
     if not first.lossless and first.norm_ratio <= NO_SCATTER:
         judged = _judge_draws(case, _fresh_draws(case, seed, draw), bar)
     steady = all(arm.repeats_equal for arm in arms)

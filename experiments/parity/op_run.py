@@ -22,12 +22,25 @@ Call: TypeAlias = Callable[[Tensors, Tensors], None]
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """An arm's outputs on one draw, and what is wrong with how they came about."""
+    """An arm's outputs on one draw, and what is wrong with how they came about.
+
+    ``differing`` is the first run on the same inputs that gave other bits, if one did.
+    """
 
     outputs: Tensors
     unwritten: str = ""
     changed_inputs: bool = False
-    repeats_equal: bool = True
+    differing: Tensors | None = None
+
+    @property
+    def repeats_equal(self) -> bool:
+        """Whether all runs on the same inputs gave the same bits."""
+        return self.differing is None
+
+    @property
+    def variants(self) -> tuple[Tensors, ...]:
+        """All different outputs that were seen."""
+        return (self.outputs,) if self.differing is None else (self.outputs, self.differing)
 
     @property
     def misbehaved(self) -> str:
@@ -39,14 +52,15 @@ def produce(case: OpCase, call: Call, inputs: Tensors, repeats: int) -> Produced
     """Run an arm on the same inputs under both poisons (and again, if more repeats are asked)."""
     before = [compare.fingerprint(tensor) for tensor in inputs]
     first = poisoned(case, call, inputs, finite=False)
-    unwritten, equal = "", True
+    unwritten, differing = "", None
     for repeat in range(1, max(2, repeats)):
         again = poisoned(case, call, inputs, finite=repeat % 2 == 1)
         if repeat == 1:
             unwritten = _unwritten(first, again)
-        equal = equal and all(map(compare.bit_equal, first, again))
+        if differing is None and not all(map(compare.bit_equal, first, again)):
+            differing = again
     changed = before != [compare.fingerprint(tensor) for tensor in inputs]
-    return Produced(first, unwritten, changed, equal)
+    return Produced(first, unwritten, changed, differing)
 
 
 def poisoned(case: OpCase, call: Call, inputs: Tensors, *, finite: bool = False) -> Tensors:

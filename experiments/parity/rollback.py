@@ -8,7 +8,7 @@ switching it off does not bring back what was there.
 from __future__ import annotations
 
 from experiments.parity.bench import Bench
-from experiments.parity.determinism import DIGESTS, changing
+from experiments.parity.determinism import changing
 from experiments.parity.results import empty
 from experiments.records import CheckResult
 from experiments.spec import LeverSetting
@@ -27,11 +27,11 @@ def check(bench: Bench) -> CheckResult:
         ProcessFailed: a process failed.
     """
     off = (LeverSetting(lever=bench.lever.name, setting=OFF),)
-    plain = bench.outputs("ref", (), DIGESTS)
-    switched = bench.outputs("ref", off, DIGESTS)
+    plain = bench.digests("ref", ())
+    switched = bench.digests("ref", off)
     unsteady: list[str] = []
     if changing([plain, switched]):
-        again = [bench.outputs("ref", (), DIGESTS, repeat=k) for k in (1, 2)]
+        again = [bench.digests("ref", (), repeat=k) for k in (1, 2)]
         unsteady = changing([plain, *again])
     return judge(plain, switched, unsteady)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.bench import Arms, Bench, concurrencies
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.records import CheckResult
 from experiments.tasks import Outputs, Stream
@@ -103,7 +103,7 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
 def modes(bench: Bench) -> tuple[Mode, ...]:
     """Alone and at the largest concurrency; also eager where the workload captures a graph."""
     parameters = bench.spec.parameters
-    most = largest_concurrency(parameters)
+    most = max(concurrencies(parameters), default=1)
     alone = Mode("alone", {**_want(bench), "concurrency": 1}, parameters)
     loaded = Mode("loaded", {**_want(bench), "concurrency": most}, parameters)
     found = [alone, loaded] if most > 1 else [alone]
@@ -114,12 +114,6 @@ def modes(bench: Bench) -> tuple[Mode, ...]:
 
 def _want(bench: Bench) -> dict[str, Any]:
     return {"want": "tokens", "prompts": bench.limits.prompts}
-
-
-def largest_concurrency(parameters: Mapping[str, Scalar]) -> int:
-    """The largest number in the parameter ``concurrency`` (``1,2,4,8``), 1 where there is none."""
-    text = str(parameters.get("concurrency", 1))
-    return max(int(part) for part in text.split(","))
 
 
 def _ask(bench: Bench, arm: Any, arms: Arms, mode: Mode, repeat: int) -> Outputs:
