@@ -1,0 +1,222 @@
+"""One run from its request to its decided record: begin or resume, hold the device, sit, decide."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import psutil
+
+from experiments import environment, locks, preflight, prepare
+from experiments.defaults import Current
+from experiments.environment import Device
+from experiments.executor import Executor
+from experiments.frozen import FrozenEnvironment, frozen_environment
+from experiments.home import Home
+from experiments.parity.cache import FOLDER, ParityCache
+from experiments.prepare import Comparison
+from experiments.records import Environment
+from experiments.registry import Registry
+from experiments.replay import decide_again
+from experiments.requests import AbRequest, Listener
+from experiments.run_record import RunRecord
+from experiments.runner import estimate_s, interruptible
+from experiments.sitting import Sitting
+from experiments.spec import LeverSetting
+from experiments.spool import Spool, new_run_id
+from experiments.telemetry import Sampler, probe_for
+from experiments.values import digest_of
+from levers import catalog
+from levers.errors import BadParameter, BrokenLever, UnknownName
+
+
+def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) -> RunRecord:
+    """Measure and decide; the decided record is on disk when this returns.
+
+    Raises:
+        UsageError: the request cannot be run; nothing was measured.
+        StoreError: the run cannot be written; what was reported is on disk.
+        KeyboardInterrupt: the run was interrupted; its id is in the message.
+    """
+    listener.on_stage("prepare", "names, device, environment")
+    comparison, spool = (
+        _begin(request, home, registry, listener)
+        if request.resume is None
+        else _resume(request.resume, home, listener)
+    )
+    with spool, interruptible():
+        return _decide(comparison, spool, home, listener)
+
+
+def _begin(
+    request: AbRequest, home: Home, registry: Registry, listener: Listener
+) -> tuple[Comparison, Spool]:
+    device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    alone = prepare.compare(request, device)
+    stack = _default_on(registry, alone, listener)
+    comparison = prepare.compare(request, device, stack) if stack else alone
+    if request.seed is None and stack:
+        spec = comparison.spec.model_copy(update={"seed": alone.spec.seed})
+        comparison = prepare.again(spec, device)
+    _check_room(comparison, home, listener)
+    frozen = _frozen(comparison, home)
+    head = _head(
+        comparison, environment.describe(device, frozen.recorded(), frozen.removed, frozen.facts())
+    )
+    spool = Spool.create(home.runs, head)
+    listener.on_stage("run", head.run_id)
+    return comparison, spool
+
+
+def _default_on(
+    registry: Registry, comparison: Comparison, listener: Listener
+) -> tuple[LeverSetting, ...]:
+    """The levers that are default-ON in this scope: on in both arms; what is left out is said."""
+    spec = comparison.spec
+    found = registry.default_on_set(
+        spec.workload,
+        spec.parameters,
+        comparison.device.facts.kind,
+        Current(versions=dict(environment.versions())),
+    )
+    for name, why in found.left_out:
+        if name.split("=")[0] != spec.lever:
+            listener.on_warning(f"{name} is not in the stack: {why}")
+    kept = []
+    for one in found.settings:
+        if one.lever == spec.lever:
+            continue
+        try:
+            catalog.get(one.lever)
+        except (UnknownName, BrokenLever) as error:
+            listener.on_warning(f"{one} is default-ON but cannot be loaded: {error}")
+            continue
+        kept.append(one)
+    return tuple(kept)
+
+
+def _check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
+    """Refuse a run that cannot fit, and say what it will take, before anything is written."""
+    spec, plan = comparison.spec, comparison.plan
+    needs = comparison.workload.needs(spec.parameters, comparison.device.facts)
+    preflight.check(needs, preflight.free_now(home.root, comparison.device), home.root)
+    seconds = estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s)
+    listener.on_estimate(seconds, plan.pairs)
+
+
+def _frozen(comparison: Comparison, home: Home) -> FrozenEnvironment:
+    return frozen_environment(
+        comparison.spec,
+        comparison.device,
+        comparison.workload.opener,
+        environ=os.environ,
+        free_memory_bytes=psutil.virtual_memory().available,
+        cores=os.sched_getaffinity(0),
+        arm_caches=home.cache / "arms",
+    )
+
+
+def _head(comparison: Comparison, here: Environment) -> RunRecord:
+    """The record before the first sample: the bar and the order are set here."""
+    spec, workload, device = comparison.spec, comparison.workload, comparison.device
+    now = datetime.now(UTC)
+    capacities = {
+        axis.name: float(device.facts.memory_bytes)
+        for axis in workload.axes(spec.parameters)
+        if axis.unit == "bytes"
+    }
+    mode = workload.oracle_mode(spec.parameters, spec.oracle) if spec.oracle else ""
+    return RunRecord(
+        run_id=new_run_id(now),
+        status="running",
+        spec=spec,
+        plan_digest=digest_of(spec.content_digest() + comparison.plan.plan_digest),
+        created_at=now.isoformat(),
+        axes=workload.axes(spec.parameters),
+        targets=comparison.targets,
+        impossible=dict(workload.impossible(spec.parameters, device.facts)),
+        capacities=capacities,
+        oracle_mode=mode,
+        environment=here,
+        faults=tuple(("unmet", reason) for reason in comparison.unmet),
+    )
+
+
+def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Spool]:
+    spool, loaded = Spool.resume(home.runs, run_id)
+    record = loaded.record
+    try:
+        device = _same_device(record)
+        comparison = prepare.again(record.spec, device)
+    except BaseException:
+        spool.close()
+        raise
+    if loaded.torn:
+        listener.on_warning("the last line of the journal was cut by the kill and is left out")
+    listener.on_stage("resume", f"{len(record.samples)} samples are on disk")
+    return comparison, spool
+
+
+def _same_device(record: RunRecord) -> Device:
+    """The device on which the run began.
+
+    Raises:
+        BadParameter: another host, device or stack: its pairs would not be comparable.
+    """
+    then = record.environment
+    device = environment.find_device(then.device_uuid if then.device_type == "cuda" else "cpu")
+    here = environment.describe(device, {}, {}, {})
+    for what, old, new in (
+        ("device", then.device_uuid, here.device_uuid),
+        ("stack", then.stack, here.stack),
+    ):
+        if old != new:
+            raise BadParameter(
+                f"run {record.run_id} began on another {what}: {old}; here is {new}",
+                cure="go on with it there, or start a new run here",
+            )
+    return device
+
+
+def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -> RunRecord:
+    """Sit until there is a decision, with the device held; store the decided record.
+
+    Raises:
+        KeyboardInterrupt: the run was interrupted.
+    """
+    spec = comparison.spec
+    now = datetime.now(UTC).isoformat()
+    if not spool.record().faults:
+        with locks.device(
+            home.device_locks,
+            comparison.device.uuid,
+            f"ab {spec.lever}",
+            now=now,
+            on_wait=listener.on_warning,
+        ):
+            _sit(comparison, spool, home, listener)
+    record = spool.record()
+    decision = decide_again(record)
+    decided = record.model_copy(update={"status": "decided", "decision": decision})
+    final = RunRecord.model_validate(decided.model_dump())
+    spool.finish(final)
+    return final
+
+
+def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -> None:
+    here = spool.record().environment
+    with (
+        Sampler(probe_for(comparison.device)) as sampler,
+        Executor(_frozen(comparison, home), home.work, watcher=sampler) as executor,
+    ):
+        sitting = Sitting(
+            comparison=comparison,
+            spool=spool,
+            executor=executor,
+            sampler=sampler,
+            cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
+            listener=listener,
+        )
+        if sitting.go() == "interrupted":
+            run_id = spool.record().run_id
+            raise KeyboardInterrupt(f"run {run_id} was interrupted; go on with --resume {run_id}")

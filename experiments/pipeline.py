@@ -1,0 +1,226 @@
+"""The one module that knows all the steps, with one function for each command.
+
+spec -> plan -> environment -> witness -> parity -> samples -> effects -> decision -> registry,
+MLflow, report. What a command does not use is not imported: ``list`` and ``show`` need no
+statistics and no MLflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments import home as homes
+from experiments import spool_reader
+from experiments.home import Home
+from experiments.requests import (
+    AbRequest,
+    HistoryRow,
+    ImportRow,
+    LeverRow,
+    Listener,
+    Standing,
+    SyncReport,
+)
+from levers.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from experiments.defaults import Current
+    from experiments.records import Decision
+    from experiments.registry import Registry
+    from experiments.run_record import RunRecord
+
+TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
+"""Where the mirror lies, if not in the home; as MLflow's own clients read it."""
+
+
+def home() -> Home:
+    """The home of this process, made if it is not there."""
+    return homes.find(os.environ, Path.cwd()).make()
+
+
+@contextlib.contextmanager
+def _registry(where: Home) -> Iterator[Registry]:
+    from experiments.registry import Registry
+
+    with Registry.open(where.registry) as registry:
+        yield registry
+
+
+def ab(request: AbRequest, listener: Listener) -> RunRecord:
+    """Measure one lever at two settings, decide, and store the verdict everywhere.
+
+    Raises:
+        UsageError: the request cannot be run; nothing was measured.
+        StoreError: the run cannot be written; what was reported is on disk.
+        KeyboardInterrupt: the run was interrupted; ``--resume`` goes on.
+    """
+    from experiments import ab_run
+
+    where = home()
+    with _registry(where) as registry:
+        record = ab_run.run(request, where, registry, listener)
+        registry.save(record)
+        listener.on_stage("save", "registry and MLflow")
+        _mirror(where, registry, record, listener)
+    return record
+
+
+def _mirror(where: Home, registry: Registry, record: RunRecord, listener: Listener) -> None:
+    """The mirror may be down: that costs a line, and ``levergate sync`` makes it good."""
+    from experiments import reports, tracking
+
+    files, description = reports.rendered(record, registry.standing(record.run_id))
+    uri = os.environ.get(TRACKING_VARIABLE)
+    result = tracking.mirror(record, files, description, where.root, uri)
+    registry.note_mirror(result.note(datetime.now(UTC).isoformat()))
+    if not result.held:
+        listener.on_warning(f"MLflow does not hold this run ({result.error}); levergate sync will")
+
+
+def show(run: str) -> RunRecord:
+    """A run by its id or an unambiguous beginning: from the registry, else from its spool.
+
+    Raises:
+        UnknownName: there is no such run.
+    """
+    where = home()
+    with _registry(where) as registry:
+        try:
+            return registry.load(run)
+        except UnknownName as unknown:
+            try:
+                return spool_reader.load(where.runs, run).record
+            except UnknownName:
+                raise unknown from None
+
+
+def standing(run_id: str) -> Standing:
+    """What must be shown beside a verdict: confirmed, stale, unbound, invalidated, overridden."""
+    with _registry(home()) as registry:
+        try:
+            return registry.standing(run_id, _current())
+        except UnknownName:
+            return Standing()
+
+
+def report_html(record: RunRecord, beside: Standing) -> str:
+    """The self-contained page of a run."""
+    from experiments import reports
+
+    return reports.page(record, beside)
+
+
+def history(lever: str | None) -> tuple[HistoryRow, ...]:
+    """The stored runs of a lever, newest first; a name that was never stored must be a lever's."""
+    with _registry(home()) as registry:
+        rows = registry.history(lever, current=_current())
+    if lever is not None and not rows:
+        from levers import catalog
+
+        catalog.get(lever)
+    return rows
+
+
+def listing() -> tuple[LeverRow, ...]:
+    """All levers of the catalog with their default states; broken ones with the reason."""
+    from levers import catalog
+
+    with _registry(home()) as registry:
+        states = registry.default_states(current=_current())
+    rows = []
+    for found in catalog.listed():
+        if found.lever is None:
+            rows.append(LeverRow(found.name, broken=found.broken))
+            continue
+        lever = found.lever
+        mine = tuple((str(s.scope), s.label) for s in states if s.scope.lever == lever.name)
+        described = lever.settings.describe()
+        rows.append(
+            LeverRow(lever.name, lever.summary, described, lever.workloads, lever.env, mine)
+        )
+    return tuple(rows)
+
+
+def _current() -> Current:
+    from experiments.defaults import Current
+    from experiments.environment import versions
+
+    return Current(versions=dict(versions()))
+
+
+def replay(run: str) -> tuple[Decision | None, Decision]:
+    """The stored decision of a run, and the one that its raw samples lead to again."""
+    from experiments.replay import decide_again
+
+    record = show(run)
+    return record.decision, decide_again(record)
+
+
+def export(run: str, path: Path) -> Path:
+    """Write a run's evidence bundle."""
+    from experiments import bundles
+
+    return bundles.export(show(run), path)
+
+
+def import_bundles(paths: Sequence[Path]) -> tuple[ImportRow, ...]:
+    """Take evidence bundles into the registry and MLflow; doing so twice changes nothing.
+
+    Raises:
+        StoreError: a bundle is damaged, edited or from a newer version; those before it are in.
+    """
+    from experiments import bundles
+
+    rows = []
+    where = home()
+    with _registry(where) as registry:
+        for path in paths:
+            record, saved = bundles.import_bundle(registry, path)
+            rows.append(ImportRow(str(path), record.run_id, saved == "stored"))
+    sync()
+    return tuple(rows)
+
+
+def sync() -> SyncReport:
+    """Write to MLflow every ended run that it lacks."""
+    from experiments import reports, tracking
+
+    where = home()
+    with _registry(where) as registry:
+        _recover(where, registry)
+        return tracking.sync(
+            registry,
+            lambda record: reports.rendered(record, registry.standing(record.run_id)),
+            where.root,
+            os.environ.get(TRACKING_VARIABLE),
+            at=datetime.now(UTC).isoformat(),
+        )
+
+
+def _recover(where: Home, registry: Registry) -> None:
+    """Take in runs that were decided on disk while the registry could not be written."""
+    for verdict in sorted(where.runs.glob(f"*/{spool_reader.VERDICT}")):
+        registry.save(spool_reader.read_record(verdict))
+
+
+def ui(port: int) -> None:
+    """Run MLflow's page on the mirror until it is ended.
+
+    Raises:
+        UsageError: the server did not start.
+    """
+    from experiments import tracking_store
+
+    command = tracking_store.ui_command(home().root, port, os.environ.get(TRACKING_VARIABLE))
+    done = subprocess.run(command.argv, env=dict(command.environment), check=False)
+    if done.returncode not in (0, 130, -2, -15):
+        raise UsageError(
+            f"the MLflow server ended with exit code {done.returncode}",
+            cure=f"use another --port than {port} if that one is taken",
+        )

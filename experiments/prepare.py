@@ -1,0 +1,202 @@
+"""From a request to a comparison that is fixed: names checked, defaults filled in, the bar set.
+
+Nothing is measured and nothing is written here; every mistake of the request is raised here, before
+a run exists.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.environment import Device
+from experiments.plan import Plan, make_plan
+from experiments.requests import NO_ORACLE, AbRequest
+from experiments.spec import DEFAULT_LOOKS, AbSpec, LeverSetting
+from experiments.values import Scalar
+from experiments.workloads import catalog as workloads
+from experiments.workloads.base import Target, Workload
+from levers import catalog
+from levers.base import OFF, Lever, claims
+from levers.errors import BadParameter, BadSetting, LeverConflict, UnknownName, UsageError
+from levers.source import source_digest
+
+FEWEST_PAIRS = DEFAULT_LOOKS[0]
+"""No look is planned before this many pairs (design: statistics)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a lever may know before anything runs (:class:`levers.base.Facts`)."""
+
+    device_type: str
+    workload: str
+    parameters: Mapping[str, Any]
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A request that is resolved: what is compared, where, in which order and against what bar."""
+
+    spec: AbSpec
+    lever: Lever
+    workload: Workload
+    device: Device
+    plan: Plan
+    unmet: tuple[str, ...]
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets of the primary axes."""
+        stated = self.workload.targets(self.spec.parameters, self.spec.oracle)
+        return tuple(one for one in stated if self.spec.policy.is_primary(one.axis))
+
+
+def looks_up_to(pairs: int | None) -> tuple[int, ...]:
+    """The planned looks of a run of at most ``pairs`` pairs.
+
+    Raises:
+        UsageError: fewer pairs than the first look needs.
+    """
+    if pairs is None:
+        return DEFAULT_LOOKS
+    if pairs < FEWEST_PAIRS:
+        raise UsageError(
+            f"{pairs} pairs cannot give a verdict", cure=f"use --pairs {FEWEST_PAIRS} or more"
+        )
+    return (*(look for look in DEFAULT_LOOKS if look < pairs), pairs)
+
+
+def workload_of(lever: Lever, name: str | None) -> Workload:
+    """The workload that was asked for, or the lever's first.
+
+    Raises:
+        UnknownName: there is no such workload.
+        LeverConflict: the lever has no site in it.
+    """
+    workload = workloads.get(name or lever.workloads[0])
+    if workload.name not in lever.workloads:
+        raise LeverConflict(
+            f"{lever.name} has no site in workload {workload.name!r}",
+            cure=f"use --workload {' or '.join(lever.workloads)}",
+        )
+    return workload
+
+
+def oracle_of(workload: Workload, asked: str | None) -> str | None:
+    """The oracle to measure: the one asked for, the workload's first, or none.
+
+    Raises:
+        UnknownName: the workload has no such oracle.
+    """
+    if asked == NO_ORACLE:
+        return None
+    if asked is None:
+        return workload.oracles[0] if workload.oracles else None
+    if asked not in workload.oracles:
+        raise UnknownName("oracle", asked, (*workload.oracles, NO_ORACLE))
+    return asked
+
+
+def settings_of(lever: Lever, request: AbRequest) -> tuple[str, str]:
+    """Both settings in canonical form.
+
+    Raises:
+        BadSetting: one is out of range, or both are the same.
+    """
+    ref = lever.settings.check(lever.name, request.ref)
+    cand = lever.settings.check(lever.name, request.cand)
+    if ref == cand:
+        raise BadSetting(
+            f"both arms are {lever.name}={ref}: nothing would be compared",
+            cure=f"give two of {lever.settings.describe()}",
+        )
+    return ref, cand
+
+
+def compare(
+    request: AbRequest, device: Device, stack: tuple[LeverSetting, ...] | None = None
+) -> Comparison:
+    """Resolve a request on a device.
+
+    Args:
+        request: as typed.
+        device: where it runs.
+        stack: the other levers that are on in both arms.
+
+    Raises:
+        UsageError: a name, setting, parameter or number that cannot be used; each names its cure.
+    """
+    lever = catalog.get(request.lever)
+    ref, cand = settings_of(lever, request)
+    workload = workload_of(lever, request.workload)
+    parameters = workload.resolve(request.settings, device.facts)
+    facts = RunFacts(
+        device.facts.device_type, workload.name, parameters, workload.sites(parameters)
+    )
+    others = tuple(one for one in stack or () if one.lever != lever.name)
+    claims([*(catalog.get(one.lever) for one in others), lever])
+    spec = AbSpec(
+        lever=lever.name,
+        ref=ref,
+        cand=cand,
+        workload=workload.name,
+        parameters=dict(parameters),
+        device=device.facts.device,
+        seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
+        looks=looks_up_to(request.max_pairs),
+        budget_s=request.budget_s,
+        oracle=oracle_of(workload, request.oracle),
+        stack=others,
+        policy=lever.policy(facts),
+        levers_source_digest=source_digest(lever),
+    )
+    _check_axes(spec, workload, parameters)
+    return _with_plan(spec, lever, workload, device, unmet_by(lever, facts, ref, cand))
+
+
+def again(spec: AbSpec, device: Device) -> Comparison:
+    """The comparison of a stored spec, to go on with it or to decide it again.
+
+    Raises:
+        BadParameter: the lever's source is another than when the run began.
+    """
+    lever, workload = catalog.get(spec.lever), workloads.get(spec.workload)
+    now = source_digest(lever)
+    if now != spec.levers_source_digest:
+        raise BadParameter(
+            f"{lever.name} has changed since the run began ({spec.levers_source_digest} -> {now})",
+            cure="start a new run: samples of two versions are never mixed",
+        )
+    return _with_plan(spec, lever, workload, device, ())
+
+
+def unmet_by(lever: Lever, facts: RunFacts, *settings: str) -> tuple[str, ...]:
+    """Why the lever cannot run here, over the settings of both arms; ``off`` runs anywhere."""
+    missing = [site for site in lever.touches if site not in facts.sites]
+    reasons = [f"the workload has no site {site!r} with these parameters" for site in missing]
+    for setting in settings:
+        if setting != OFF:
+            reasons += [f"{setting}: {reason}" for reason in lever.unmet(facts, setting)]
+    return tuple(reasons)
+
+
+def _check_axes(spec: AbSpec, workload: Workload, parameters: Mapping[str, Scalar]) -> None:
+    """A policy whose primaries the workload does not report could never be decided."""
+    names = [axis.name for axis in workload.axes(parameters)]
+    if not any(spec.policy.is_primary(name) for name in names):
+        raise UsageError(
+            f"{spec.lever} is decided on {', '.join(spec.policy.primaries)}, which "
+            f"{workload.name} does not report with these parameters",
+            cure=f"it reports {', '.join(names)}",
+        )
+
+
+def _with_plan(
+    spec: AbSpec, lever: Lever, workload: Workload, device: Device, unmet: tuple[str, ...]
+) -> Comparison:
+    plan = make_plan(spec.seed, spec.looks[-1], spec.oracle is not None)
+    return Comparison(spec, lever, workload, device, plan, unmet)

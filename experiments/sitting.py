@@ -1,0 +1,161 @@
+"""One sitting of a run: witness, parity, samples, each on disk before the next.
+
+The run is decided as soon as the evidence allows. One that was interrupted goes on in a further
+sitting from what is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from experiments.arms import failure_of, task_of, witness_of
+from experiments.conditions import Limits, limits_for
+from experiments.executor import Executor
+from experiments.parity.battery import run_battery
+from experiments.parity.cache import ParityCache
+from experiments.plan import Run
+from experiments.prepare import Comparison
+from experiments.records import Arm, CheckResult, Decision, Timing
+from experiments.replay import decide_record, look_at
+from experiments.requests import Listener
+from experiments.run_record import RunRecord
+from experiments.runner import Collector, End
+from experiments.spool import Spool
+from experiments.tasks import Task, TaskResult
+from experiments.telemetry import Sampler
+from experiments.values import Scalar
+
+SETTLE_S = 0.5
+"""Length of the look at the idle device from which the loss limits follow, in seconds."""
+
+LIMITS_NOTE = "limits"
+
+
+@dataclass(slots=True)
+class Sitting:
+    """What one process does for a run.
+
+    Attributes:
+        comparison: what is compared.
+        spool: the run on disk; this process is its writer.
+        executor: starts measured processes.
+        sampler: sees the device from outside them.
+        cache: kept parity results.
+        listener: hears what happens.
+    """
+
+    comparison: Comparison
+    spool: Spool
+    executor: Executor
+    sampler: Sampler
+    cache: ParityCache
+    listener: Listener
+    decision: Decision | None = None
+
+    def go(self) -> End:
+        """Take the steps that are still to do; the decision, if there is one, is kept."""
+        began = time.monotonic()
+        self._witness()
+        if self._decided(self.spool.record()):
+            self._close_preliminaries(began, 0.0)
+            return "decided"
+        parity_s = self._parity()
+        self._close_preliminaries(began, parity_s)
+        if self._decided(self.spool.record()):
+            return "decided"
+        return self._measure()
+
+    # --- before any timing -------------------------------------------------------------------
+
+    def _witness(self) -> None:
+        """An untimed pass of each arm: which path ran, per axis, and whether all was put back."""
+        there = {witness.arm for witness in self.spool.record().witnesses}
+        self.listener.on_stage("witness", "which path does each arm run?")
+        arms: tuple[Arm, Arm] = ("ref", "cand")
+        for arm in arms:
+            if arm in there:
+                continue
+            run = Run(pair=0, position=0, arm=arm)
+            result = self.executor.run(task_of(self.comparison.spec, run, "witness")).result
+            failure = failure_of(arm, result)
+            if failure is not None:
+                self.spool.failure(failure)
+            else:
+                self.spool.witness(witness_of(arm, result))
+
+    def _parity(self) -> float:
+        """The battery; returns its seconds. What an earlier sitting finished is not repeated."""
+        if self.spool.record().parity is not None:
+            return 0.0
+        self.listener.on_stage("parity", "is the candidate as right as the reference?")
+        began = time.monotonic()
+        spec = self.comparison.spec
+        report, failures = run_battery(
+            spec,
+            self.comparison.lever,
+            self.comparison.workload,
+            self._execute,
+            self.cache,
+            self._on_check,
+            spec.device_type,
+        )
+        for failure in failures:
+            self.spool.failure(failure)
+        self.spool.parity(report)
+        return time.monotonic() - began
+
+    def _execute(self, task: Task) -> TaskResult:
+        return self.executor.run(task).result
+
+    def _on_check(self, check: CheckResult) -> None:
+        self.spool.check(check)
+        self.listener.on_check(check)
+
+    def _close_preliminaries(self, began: float, parity_s: float) -> None:
+        self.spool.timing(Timing(total_s=time.monotonic() - began, parity_s=parity_s))
+
+    # --- samples -----------------------------------------------------------------------------
+
+    def _measure(self) -> End:
+        spec, plan = self.comparison.spec, self.comparison.plan
+        self.listener.on_stage("measure", f"looks at {', '.join(map(str, spec.looks))} pairs")
+        collector = Collector(
+            spec=spec,
+            plan=plan,
+            spool=self.spool,
+            executor=self.executor,
+            judge=self._judge,
+            progress=self.listener,
+            limits=self._limits(),
+            watch=self._watch,
+        )
+        return collector.collect()
+
+    def _judge(self, record: RunRecord, look: int | None, *, spent: bool) -> bool:
+        if look is not None:
+            taken = look_at(record, look)
+            if taken is not None:
+                self.spool.look(taken)
+                self.listener.on_look(taken)
+        return self._decided(self.spool.record(), ended=spent)
+
+    def _decided(self, record: RunRecord, *, ended: bool = False) -> bool:
+        self.decision = decide_record(record, ended=ended)
+        return self.decision is not None
+
+    def _watch(self, seconds: float) -> Mapping[str, Scalar]:
+        return self.sampler.look(self.executor.processes, seconds)
+
+    def _limits(self) -> Limits:
+        """What loses a pair: declared at the first sitting, before the first sample."""
+        noted = self.spool.noted(LIMITS_NOTE)
+        if noted is not None:
+            return Limits(**{name: value for name, value in noted.items() if name != "name"})
+        seen = self._watch(SETTLE_S)
+        cores = len(os.sched_getaffinity(0)) + (self.executor.frozen.measured_core is not None)
+        limits = limits_for(seen, cores, self.executor.frozen.threads)
+        self.spool.note(LIMITS_NOTE, limits.as_note())
+        return limits
