@@ -125,15 +125,12 @@ class Executor:
     def run(self, task: Task, timeout_s: float | None = None) -> Execution:
         """Run one task in a fresh process; how it fails is part of the result.
 
+        A server that ended between two tasks is replaced; a task is never silently run again.
+
         Raises:
-            ServerDied: the process that starts processes ended twice.
+            ServerDied: the server could not load its modules, or ended while the task ran.
         """
-        limit_s = self.time_limit_s if timeout_s is None else timeout_s
-        try:
-            return self._run(task, limit_s)
-        except ServerDied:
-            self.new_block()
-            return self._run(task, limit_s)
+        return self._run(task, self.time_limit_s if timeout_s is None else timeout_s)
 
     def processes(self) -> tuple[int, ...]:
         """The roots of the process trees that are ours: this process and the server."""
@@ -151,7 +148,7 @@ class Executor:
             self._server = None
 
     def _ready(self) -> ServerProcess:
-        if self._server is None:
+        if self._server is None or self._server.has_ended:
             self.new_block()
         server = self._server
         if server is None:

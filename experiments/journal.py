@@ -128,19 +128,16 @@ def assemble(head: RunRecord, contents: Contents, status: RunStatus) -> RunRecor
 
     Warnings and faults of the head (found before the first line) come first.
     """
-    return RunRecord.model_validate(
-        head.model_copy(
-            update={
-                "status": status,
-                "samples": tuple(contents.samples.values()),
-                "lost": tuple(contents.lost),
-                "witnesses": tuple(contents.witnesses.values()),
-                "parity": contents.parity,
-                "failures": tuple(contents.failures),
-                "faults": (*head.faults, *contents.faults),
-                "warnings": (*head.warnings, *contents.warnings),
-                "looks": tuple(look for _, look in sorted(contents.looks.items())),
-                "timing": contents.timing,
-            }
-        ).model_dump()
-    )
+    found: dict[str, Any] = {
+        "status": status,
+        "samples": tuple(contents.samples.values()),
+        "lost": tuple(contents.lost),
+        "witnesses": tuple(contents.witnesses.values()),
+        "parity": contents.parity,
+        "failures": tuple(contents.failures),
+        "faults": (*head.faults, *contents.faults),
+        "warnings": (*head.warnings, *contents.warnings),
+        "looks": tuple(look for _, look in sorted(contents.looks.items())),
+        "timing": contents.timing,
+    }
+    return RunRecord(**{**dict(head), **found})

@@ -65,6 +65,11 @@ class ServerProcess:
         """The server's process."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was ready and has ended since."""
+        return self._ready is not None and self._process.poll() is not None
+
     def wait_ready(self) -> Ready:
         """Wait until the modules are loaded.
 

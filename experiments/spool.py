@@ -168,6 +168,10 @@ class Spool:
         """Store a fact that the record does not carry, such as the declared loss limits."""
         self._append("note", {"name": name, **value})
 
+    def noted(self, name: str) -> Mapping[str, Any] | None:
+        """The last note of that name, also from an earlier sitting."""
+        return next((n for n in reversed(self._contents.notes) if n["name"] == name), None)
+
     def record(self, status: RunStatus = "running") -> RunRecord:
         """The record of all that is on disk, not decided yet."""
         return assemble(self._head, self._contents, status)

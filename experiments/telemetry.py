@@ -2,8 +2,8 @@
 
 A thread of the parent reads NVML (by the GPU's UUID) or ``/proc`` at a fixed period; nothing of it
 runs in the measured process. ``begin`` and ``end`` bracket one measured process and give the
-scalars of its sample: clocks, throttle reasons, power, temperature, memory and foreign processes on a GPU;
-load of others, steal time and frequency on a CPU.
+scalars of its sample: clocks, throttle reasons, power, temperature, memory and foreign processes
+on a GPU; load of others, steal time and frequency on a CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Protocol
 
+from experiments.environment import Device
 from experiments.values import Scalar
 
 PERIOD_S = 0.1
@@ -33,6 +34,17 @@ class Probe(Protocol):
 
     def end(self, own: tuple[int, ...]) -> Mapping[str, Scalar]:
         """Sum up the readings since ``begin``."""
+
+
+def probe_for(device: Device) -> Probe:
+    """The reader of a device."""
+    if device.is_cuda:
+        from experiments.telemetry_cuda import CudaProbe
+
+        return CudaProbe(device.uuid)
+    from experiments.telemetry_cpu import CpuProbe
+
+    return CpuProbe()
 
 
 class Sampler:
@@ -80,6 +92,12 @@ class Sampler:
         self._measuring.clear()
         with self._lock:
             return self.probe.end(self._own())
+
+    def look(self, own: Own, seconds: float) -> Mapping[str, Scalar]:
+        """What the device does in the next ``seconds``, while nothing is measured."""
+        self.begin(own)
+        self._closing.wait(seconds)
+        return self.end()
 
     def _loop(self) -> None:
         while not self._closing.is_set():
