@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from experiments.files import write_atomically
 from experiments.home import make_folder
 from experiments.run_record import RunRecord
-from experiments.values import SCHEMA_VERSION
+from experiments.values import SCHEMA_VERSION, problem_of
 from levers.errors import StoreError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def read_bundle(path: Path) -> RunRecord:
     try:
         return RunRecord.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise _damaged(path, f"its record is not legal: {error}") from error
+        raise _damaged(path, f"its record is not legal: {problem_of(error)}") from error
 
 
 def import_bundle(registry: Registry, path: Path) -> tuple[RunRecord, Saved]:

@@ -72,7 +72,7 @@ def _pairs(record: RunRecord, axis: Axis) -> Plot | None:
         return None
     caption = f"{axis.name}: effect of each pair, running mean, interval at each look"
     with _figure(7.0, 2.8) as (figure, save):
-        area = figure.add_subplot()
+        area = figure.add_axes((0.09, 0.17, 0.89, 0.73))
         numbers = np.arange(1, len(ratios) + 1)
         means = np.cumsum(ratios) / numbers
         area.axhline(0, color=INK, linewidth=0.8)
@@ -99,7 +99,8 @@ def _forest(record: RunRecord, look: Look) -> Plot:
     effects = [one for one in look.effects if np.isfinite(one.estimate)]
     states = {state.axis: state.state for state in look.states}
     with _figure(7.0, 0.9 + 0.32 * max(1, len(effects))) as (figure, save):
-        area = figure.add_subplot()
+        low = 0.5 / figure.get_figheight()
+        area = figure.add_axes((0.32, low, 0.66, 0.96 - low))
         area.axvline(0, color=INK, linewidth=0.8)
         for row, one in enumerate(effects):
             ends = [_bounded(one.lower), _bounded(one.upper)]
@@ -141,7 +142,7 @@ def _figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Any]]:
         "axes.spines.right": False,
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        figure = Figure(figsize=(width_in, height_in))
         yield figure, lambda: (_svg(figure), _png(figure))
 
 

@@ -23,7 +23,7 @@ from experiments.registry_tables import DEFAULT_STATES, RUNS
 from experiments.registry_views import history_row, runs_query, standing_beside, state_of
 from experiments.requests import HistoryRow, Standing
 from experiments.run_record import RunRecord
-from experiments.values import SCHEMA_VERSION, Scalar
+from experiments.values import SCHEMA_VERSION, Scalar, problem_of
 from levers.errors import StoreError, UnknownName, UsageError
 
 Saved = Literal["stored", "replaced", "unchanged", "kept"]
@@ -118,7 +118,8 @@ class Registry:
             return RunRecord.model_validate_json(row.record)
         except ValidationError as error:
             raise StoreError(
-                f"the record of run {full} in {self.store.name} cannot be read: {error}",
+                f"the record of run {full} in {self.store.name} cannot be read: "
+                f"{problem_of(error)}",
                 cure="take the run in again from its bundle, into a fresh registry",
             ) from error
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 V = TypeVar("V")
 
@@ -48,3 +48,11 @@ def digest_of(text: str | bytes) -> str:
     """SHA-256 of a text, shortened to 16 hex digits."""
     data = text.encode() if isinstance(text, str) else text
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first of a record's problems, on one line, and how many there are."""
+    problems = error.errors(include_url=False, include_input=False)
+    first = problems[0]
+    where = ".".join(map(str, first["loc"])) or "the record"
+    return f"{where}: {first['msg']} ({len(problems)} in all)"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import records_factory as factory
+
+from experiments import bundles
+from experiments.registry import Registry
+from levers.errors import StoreError
+
+
+@pytest.mark.parametrize("name", factory.ALL)
+def test_every_kind_of_run_survives_a_bundle(tmp_path: Path, name: str) -> None:
+    record = factory.ALL[name]()
+    path = bundles.export(record, tmp_path / "deep" / "run.json")
+    loaded = bundles.read_bundle(path)
+    assert loaded == record
+    assert loaded.content_digest() == record.content_digest()
+
+
+def test_a_bundle_written_to_a_folder_gets_its_usual_name(tmp_path: Path) -> None:
+    path = bundles.export(factory.default_on(), tmp_path)
+    assert path.name == "20260304T100000Z-5d3c.levergate.json"
+
+
+def test_a_bundle_is_taken_in_twice_without_harm(tmp_path: Path) -> None:
+    path = bundles.export(factory.default_on(), tmp_path)
+    with Registry.open(tmp_path / "registry.db") as registry:
+        assert bundles.import_bundle(registry, path)[1] == "stored"
+        assert bundles.import_bundle(registry, path)[1] == "unchanged"
+        assert registry.count() == 1
+        assert registry.default_states()[0].state == "on"
+
+
+def test_an_edited_figure_is_found(tmp_path: Path) -> None:
+    path = bundles.export(factory.default_on(), tmp_path)
+    bundle = json.loads(path.read_text())
+    bundle["record"]["samples"][0]["values"]["decode/tok_s/c1"] += 1.0
+    path.write_text(json.dumps(bundle))
+    with pytest.raises(StoreError, match=r"levergate\.json was edited or damaged.*export the run"):
+        bundles.read_bundle(path)
+
+
+def test_an_edited_verdict_with_a_digest_made_anew_must_still_be_legal(tmp_path: Path) -> None:
+    path = bundles.export(factory.parity_failed(), tmp_path)
+    bundle = json.loads(path.read_text())
+    bundle["record"]["decision"] |= {"outcome": "default-ON", "reason": "byte-exact"}
+    bundle["digest"] = bundles._digest(bundle["record"])
+    path.write_text(json.dumps(bundle))
+    with pytest.raises(StoreError, match="record is not legal"):
+        bundles.read_bundle(path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "other"}', "\x00\x01"])
+def test_what_is_no_bundle_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(StoreError, match=r"x\.json"):
+        bundles.read_bundle(path)
+
+
+def test_a_bundle_cut_short_is_named(tmp_path: Path) -> None:
+    path = bundles.export(factory.default_on(), tmp_path)
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(StoreError, match=r"is damaged: it is no JSON.*export the run again"):
+        bundles.read_bundle(path)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(StoreError, match="is damaged"):
+        bundles.read_bundle(path)
+
+
+def test_a_bundle_of_a_newer_version_is_named_with_the_cure(tmp_path: Path) -> None:
+    path = bundles.export(factory.default_on(), tmp_path)
+    bundle = json.loads(path.read_text())
+    path.write_text(json.dumps(bundle | {"schema_version": 99}))
+    with pytest.raises(StoreError, match=r"schema version 99.*upgrade levergate"):
+        bundles.read_bundle(path)
+
+
+def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot read the bundle .*none\.json"):
+        bundles.read_bundle(tmp_path / "none.json")
+
+
+def test_a_bundle_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "taken"
+    (target / bundles.bundle_name(factory.default_on())).mkdir(parents=True)
+    with pytest.raises(StoreError, match="cannot write"):
+        bundles.export(factory.default_on(), target)
+    assert [path.name for path in target.iterdir()] == [bundles.bundle_name(factory.default_on())]
