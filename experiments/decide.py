@@ -29,10 +29,10 @@ def decide(evidence: Evidence) -> Decision | None:
     early = decide_before_timing(evidence) or decide_samples(evidence)
     if early is not None:
         return early
-    if evidence.parity is None:
-        return invalid("check-empty", "no parity battery was run, so no speed may count")
     if evidence.look is None and not evidence.budget_spent:
         return None
+    if evidence.look is not None and evidence.parity is None:
+        return invalid("check-empty", "no parity battery was run, so no speed may count")
     return decide_effects(evidence)
 
 
@@ -95,7 +95,8 @@ class _Reading:
         """Primaries proven slower, Holm over the primaries."""
         shares = [p_below(effect, 0.0) / effect.nominal_p for effect in self.primaries]
         rejected = holm(shares, 1.0)
-        return tuple(e for e, proven in zip(self.primaries, rejected, strict=True) if proven)
+        both = zip(self.primaries, rejected, strict=True)
+        return tuple(effect for effect, proven in both if proven and effect.upper < 0)
 
 
 def _by_rule(reading: _Reading) -> Decision | None:

@@ -22,7 +22,8 @@ def proven_wins(family: Sequence[Effect], gain: float) -> tuple[Effect, ...]:
     """
     rejected = holm([p_above(effect, 0.0) / effect.nominal_p for effect in family], 1.0)
     both = zip(family, rejected, strict=True)
-    return tuple(effect for effect, proven in both if proven and effect.estimate >= gain)
+    won = (effect for effect, proven in both if proven and effect.lower > 0)
+    return tuple(effect for effect in won if effect.estimate >= gain)
 
 
 def without_win(effect: Effect, gain: float) -> bool:
