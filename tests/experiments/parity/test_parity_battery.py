@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.parity.battery import CHECKS, run_battery
+from experiments.parity.cache import ParityCache
+from experiments.parity.results import failed
+from experiments.records import ArmFailure, CheckResult, ParityReport
+from experiments.spec import AbSpec
+from experiments.tasks import Task, TaskResult
+from levers.policy import ParityClass, Tolerance
+from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, for_arm, passed, spec
+
+NAMES = [name for name, _ in CHECKS]
+
+
+def battery(
+    arms: FakeArms,
+    asked: AbSpec | None = None,
+    cache: ParityCache | None = None,
+    workload: FakeWorkload | None = None,
+) -> tuple[ParityReport, tuple[ArmFailure, ...], list[CheckResult]]:
+    heard: list[CheckResult] = []
+    asked = asked or spec()
+    report, failures = run_battery(
+        asked,
+        FakeLever(),
+        workload or FakeWorkload(),
+        arms,
+        cache,
+        heard.append,
+        asked.device_type,
+    )
+    return report, failures, heard
+
+
+def test_all_checks_run_in_the_order_of_the_design_and_are_told_one_by_one() -> None:
+    report, failures, heard = battery(FakeArms())
+    assert [check.name for check in report.checks] == NAMES
+    assert NAMES[:4] == ["op", "determinism", "tokens", "loss"]
+    assert tuple(heard) == report.checks
+    assert failures == ()
+    assert report.measured is ParityClass.BYTE_EXACT
+
+
+def test_a_run_is_never_promoted_above_its_claim() -> None:
+    report, _, _ = battery(FakeArms())
+    assert report.parity_class is ParityClass.LOSSLESS
+
+
+def test_a_broken_candidate_stops_the_battery_and_the_rest_is_named() -> None:
+    broken = failed("op", "error 3x the reference's", "case", (2, 3))
+    report, _, _ = battery(FakeArms(checks={"op": broken}))
+    assert report.parity_class is ParityClass.BROKEN
+    assert [check.status for check in report.checks] == ["failed"] + ["not-run"] * 9
+    assert report.checks[1].detail == "not reached: op is failed"
+
+
+def test_a_class_weaker_than_demanded_stops_the_battery() -> None:
+    plant = for_arm("cand", digests={"logits": "other", "state": "bb"})
+    report, _, _ = battery(FakeArms(plant), spec(claims=ParityClass.BYTE_EXACT))
+    assert report.measured is ParityClass.LOSSLESS
+    assert "byte-exact is demanded" in report.checks[2].detail
+
+
+def test_a_process_that_fails_ends_the_battery_as_a_failure_of_its_arm() -> None:
+    def fails(task: Task) -> TaskResult | None:
+        if task.arm == "cand" and task.kind == "measure":
+            return TaskResult(failure="hung", stage="measure", message="time limit")
+        return None
+
+    report, failures, _ = battery(FakeArms(fails=fails))
+    assert [(one.arm, one.kind) for one in failures] == [("cand", "hung")]
+    statuses = {check.name: check.status for check in report.checks}
+    assert (statuses["async"], statuses["smoke"], statuses["rollback"]) == (
+        "passed",
+        "not-run",
+        "not-run",
+    )
+
+
+def no_op_case() -> CheckResult:
+    return CheckResult(name="op", status="not-run", passed=0, total=0, detail="no case")
+
+
+def test_without_fp64_truth_a_candidate_that_differs_is_not_called_lossless() -> None:
+    plant = for_arm("cand", digests={"logits": "other", "state": "bb"})
+    workload = FakeWorkload(("op", "determinism"))
+    arms = FakeArms(plant, checks={"op": no_op_case()})
+    report, _, _ = battery(arms, workload=workload)
+    assert report.measured is ParityClass.TOLERATED
+    tolerant = spec(claims=ParityClass.TOLERATED, tolerance=Tolerance(1e-2, "planted"))
+    report, _, _ = battery(arms, tolerant, workload=workload)
+    assert report.parity_class is ParityClass.TOLERATED
+
+
+def test_without_fp64_truth_equal_bits_are_still_equal_bits() -> None:
+    arms = FakeArms(checks={"op": no_op_case()})
+    report, _, _ = battery(arms, workload=FakeWorkload(()))
+    assert report.measured is ParityClass.BYTE_EXACT
+
+
+# --- the cache --------------------------------------------------------------------------------
+
+
+def test_a_passed_check_is_found_again_and_says_so(tmp_path: Path) -> None:
+    cache = ParityCache(tmp_path, "torch 2.13")
+    battery(FakeArms(), cache=cache)
+    arms = FakeArms()
+    report, _, _ = battery(arms, cache=cache)
+    assert arms.asked == []
+    ran = [check for check in report.checks if check.status == "passed"]
+    assert ran
+    assert all(check.cached for check in ran)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        spec(parameters={"concurrency": "1,8"}),
+        spec(near_tie_share=0.5),
+        spec().model_copy(update={"seed": 6}),
+        spec().model_copy(update={"levers_source_digest": "other"}),
+    ],
+    ids=["parameters", "policy", "seed", "source"],
+)
+def test_a_result_is_not_found_for_another_question(tmp_path: Path, other: AbSpec) -> None:
+    cache = ParityCache(tmp_path, "torch 2.13")
+    battery(FakeArms(), cache=cache)
+    arms = FakeArms()
+    battery(arms, other, cache=cache)
+    assert arms.asked
+
+
+def test_another_stack_measures_again(tmp_path: Path) -> None:
+    battery(FakeArms(), cache=ParityCache(tmp_path, "torch 2.13"))
+    arms = FakeArms()
+    battery(arms, cache=ParityCache(tmp_path, "torch 2.14"))
+    assert arms.asked
+
+
+def test_the_number_of_pairs_does_not_matter_to_parity(tmp_path: Path) -> None:
+    battery(FakeArms(), cache=ParityCache(tmp_path, ""))
+    arms = FakeArms()
+    fewer = spec().model_copy(update={"looks": (6,), "budget_s": 60.0})
+    battery(arms, fewer, cache=ParityCache(tmp_path, ""))
+    assert arms.asked == []
+
+
+def test_neither_a_failed_check_nor_a_failed_process_is_kept(tmp_path: Path) -> None:
+    cache = ParityCache(tmp_path, "")
+    assert cache.put("key", failed("op", "wrong", "case", (0, 1))) == ""
+    assert cache.get("key") is None
+    crash = TaskResult(failure="crashed", stage="op", message="gone")
+    battery(FakeArms(fails=lambda task: crash), cache=cache)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_damaged_result_is_measured_again(tmp_path: Path) -> None:
+    cache = ParityCache(tmp_path, "")
+    cache.put("key", passed("op"))
+    (tmp_path / "key.json").write_text('{"name": "op"')
+    assert cache.get("key") is None
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_costs_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    report, _, _ = battery(FakeArms(), cache=ParityCache(blocked / "cache", ""))
+    assert report.checks[0].status == "passed"
+    assert "not kept in the cache" in report.checks[0].detail
+
+
+def test_the_parents_half_of_the_battery_imports_no_torch() -> None:
+    code = "import sys, experiments.parity.battery; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from experiments.parity import memcheck
+from experiments.parity.bench import Bench
+from experiments.parity.memcheck import END, Report, judge, run_tool, sanitizer_environment
+from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec
+
+CLEAN = Report(0, f"{END}\n========= ERROR SUMMARY: 0 errors\n")
+INVALID = "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 2 errors\n"
+FOUND = Report(88, f"{END}\n{INVALID}")
+NO_DRIVER = Report(1, "========= Error: no device\n")
+LATE = Report(None, "")
+
+
+def all_tools(**other: Report) -> dict[str, Report]:
+    return {tool: other.get(tool, CLEAN) for tool in memcheck.TOOLS}
+
+
+def test_four_clean_tools_and_a_planted_fault_that_was_found_pass() -> None:
+    found = judge(FOUND, all_tools(), ())
+    assert (found.status, found.passed, found.total) == ("passed", 4, 4)
+
+
+def test_an_invalid_write_fails_and_is_quoted() -> None:
+    found = judge(FOUND, all_tools(memcheck=FOUND), ())
+    assert (found.status, found.where, found.passed) == ("failed", "memcheck", 3)
+    assert "2 errors: Invalid __global__ write" in found.worst
+
+
+def test_errors_count_even_where_the_process_died_of_them() -> None:
+    died = Report(88, "========= Invalid __global__ write\n")
+    assert judge(FOUND, all_tools(memcheck=died), ()).status == "failed"
+
+
+def test_a_sanitizer_that_misses_the_planted_fault_has_no_power() -> None:
+    assert judge(CLEAN, all_tools(), ()).status == "empty"
+
+
+def test_a_sanitizer_that_cannot_start_is_not_a_pass() -> None:
+    found = judge(NO_DRIVER, all_tools(), ())
+    assert found.status == "not-run"
+    assert "ended with code 1" in found.detail
+
+
+def test_a_tool_that_is_not_through_is_named_and_not_counted() -> None:
+    found = judge(FOUND, all_tools(racecheck=LATE), ())
+    assert (found.status, found.total) == ("passed", 3)
+    assert "racecheck not through" in found.detail
+    assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, LATE), ()).status == "not-run"
+
+
+def test_expandable_segments_are_taken_out_and_said() -> None:
+    given = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64"}
+    variables, stripped = sanitizer_environment(given)
+    assert variables["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+    assert variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+    assert stripped == ("PYTORCH_CUDA_ALLOC_CONF",)
+    assert "expandable_segments taken out of" in judge(FOUND, all_tools(), stripped).detail
+    alone, _ = sanitizer_environment({"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    assert "PYTORCH_ALLOC_CONF" not in alone
+
+
+@pytest.fixture
+def fake_tool(tmp_path: Path) -> Path:
+    """A sanitizer that says what it was asked and complains under one tool."""
+    path = tmp_path / "compute-sanitizer"
+    path.write_text(
+        "#!/bin/sh\n"
+        f'echo "{END}"\n'
+        'if [ "$2" = racecheck ]; then\n'
+        '  echo "========= Error: Potential WAW hazard detected"\n'
+        '  echo "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"\n'
+        "  exit 88\n"
+        "fi\n"
+        'echo "========= ERROR SUMMARY: 0 errors"\n'
+    )
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return path
+
+
+def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
+    clean = run_tool(str(fake_tool), "memcheck", ["task.json"], os.environ)
+    assert (clean.errors, clean.finished) == (0, True)
+    raced = run_tool(str(fake_tool), "racecheck", ["task.json"], os.environ)
+    assert raced.errors == 1
+    assert "hazard" in raced.first_error
+
+
+def test_a_cuda_machine_without_the_sanitizer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memcheck, "find_sanitizer", lambda: None)
+    asked = spec(device="cuda:0")
+    found = memcheck.check(Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), "cuda"))
+    assert found.status == "not-run"
+    assert "compute-sanitizer" in found.detail
