@@ -59,8 +59,8 @@ def _split_kernel(
     q = tl.load(q_ptr + q_at, mask=(g < GROUP)[:, None], other=0.0)
 
     top = tl.full([GROUP_ROWS], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([GROUP_ROWS], dtype=tl.float32)
-    acc = tl.zeros([GROUP_ROWS, D], dtype=tl.float32)
+    total = tl.full([GROUP_ROWS], 0.0, dtype=tl.float32)
+    acc = tl.full([GROUP_ROWS, D], 0.0, dtype=tl.float32)
     for first in range(start, end, TILE):
         page = tl.load(table_ptr + row * table_stride + first // PAGE).to(tl.int64)
         base = ((page * KV_HEADS + head) * PAGE + first % PAGE) * D
@@ -78,13 +78,14 @@ def _split_kernel(
         acc = acc * keep[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
         top = new_top
 
-    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    weight = tl.where(total == 0.0, 1.0, total)
+    acc = acc / weight[:, None]
     if SINGLE:
         tl.store(out_ptr + q_at, acc.to(out_ptr.dtype.element_ty), mask=(g < GROUP)[:, None])
     else:
         rows = batch * heads
         tl.store(o_ptr + split * rows * D + q_at, acc, mask=(g < GROUP)[:, None])
-        lse = tl.where(total == 0.0, float("-inf"), top + tl.log2(total))
+        lse = tl.where(total == 0.0, float("-inf"), top + tl.log2(weight))
         tl.store(lse_ptr + split * rows + row * heads + head * GROUP + g, lse, mask=g < GROUP)
 
 
@@ -116,10 +117,13 @@ def launch(
         The number of splits in the grid that was launched.
 
     Raises:
-        ValueError: a head dimension or page size that is no power of two, pages below 16 slots.
+        ValueError: a head dimension or page size that is no power of two, pages below 16 slots,
+            pages that are not contiguous.
     """
     batch, heads, dim = q_BHD.shape
     kv_heads, page = kv.k_PKSD.shape[1], kv.page_size
+    if not (kv.k_PKSD.is_contiguous() and kv.v_PKSD.is_contiguous()):
+        raise ValueError("the pages must be contiguous")
     if dim & (dim - 1) or dim < ROWS or page & (page - 1) or page < ROWS:
         raise ValueError(f"head dim {dim} and page size {page} must be powers of two from {ROWS}")
     o_XBHD, lse_XBH = workspace.partials(plan.num_splits, batch, heads, dim)
