@@ -15,6 +15,11 @@ class _Unset:
         return "(unset)"
 
 
+SET_BY_LIBRARIES = frozenset(
+    {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_MODULE_LOADING", "KINETO_LOG_LEVEL"}
+)
+"""Variables that torch sets for itself the first time a part of it is used; no arm's doing."""
+
 UNSET = _Unset()
 """The value of a name that is not there."""
 
@@ -38,7 +43,11 @@ class GlobalState:
 
 def take(sites: Mapping[str, Site]) -> GlobalState:
     """The state now: environment variables, torch's flags, and what each site launches."""
-    values: dict[str, object] = {f"os.environ[{name}]": value for name, value in os.environ.items()}
+    values: dict[str, object] = {
+        f"os.environ[{name}]": value
+        for name, value in os.environ.items()
+        if name not in SET_BY_LIBRARIES
+    }
     values |= {f"site {name}": _Identity(site.launch) for name, site in sites.items()}
     values |= _torch_flags()
     return GlobalState(values)
