@@ -24,40 +24,45 @@ OUTCOME_STYLES = {
 
 def print_levers(console: Console, rows: Sequence[LeverRow]) -> None:
     """Print the catalog; broken plugins with why they did not import."""
-    table = _table("lever", "settings", "workloads", "default state", "what it changes")
+    table = _table("lever", "settings", "workloads", "what it changes")
     for row in rows:
-        if row.broken:
-            continue
-        states = "\n".join(f"{scope}: {state}" for scope, state in row.states) or "off (no verdict)"
-        cells = (row.name, row.settings, ", ".join(row.workloads), states, row.summary)
-        table.add_row(*(Text(cell) for cell in cells))
+        if not row.broken:
+            cells = (row.name, row.settings, ", ".join(row.workloads), row.summary)
+            table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
+    _print_states(console, rows)
     for row in rows:
         if row.broken:
             console.print(Text(f"BROKEN {row.name}", style="bold red"))
             console.print(Text(row.broken, style="dim"))
 
 
+def _print_states(console: Console, rows: Sequence[LeverRow]) -> None:
+    states = [state for row in rows for state in row.states]
+    if not states:
+        console.print("no default state yet: every lever is off until a verdict says otherwise")
+        return
+    table = _table("default state", "in this scope")
+    for scope, state in states:
+        table.add_row(Text(state), Text(scope))
+    console.print(table)
+
+
 def print_history(console: Console, rows: Sequence[HistoryRow]) -> None:
-    """Print runs, one a line, each with what stands beside its verdict."""
+    """Print runs, each with what stands beside its verdict."""
     if not rows:
         console.print("no run is stored; start one with: levergate ab LEVER")
         return
-    table = _table("run", "what", "where", "verdict", "effect % [interval]", "pairs", "marks")
+    table = _table("run", "comparison", "verdict", "deciding axis\neffect % [interval]")
     for row in rows:
-        what = f"{row.lever} {row.ref} -> {row.cand}"
+        compared = f"{row.lever} {row.ref} -> {row.cand}\n{row.workload}, {row.device_kind}"
         verdict = Text(row.outcome or row.status, style=OUTCOME_STYLES.get(row.outcome, ""))
         if row.reason:
             verdict.append(f"\n{row.reason}", style="dim")
-        table.add_row(
-            Text(f"{row.run_id}\n{formats.day(row.created_at)}"),
-            Text(what),
-            Text(f"{row.workload}, {row.device_kind}"),
-            verdict,
-            Text(_effect(row)),
-            Text(str(row.pairs) if row.pairs else "-"),
-            Text(_marks(row), style="yellow"),
-        )
+        if marks := _marks(row):
+            verdict.append(f"\n{', '.join(marks)}", style="yellow")
+        name = f"{row.run_id}\n{formats.day(row.created_at)}"
+        table.add_row(Text(name), Text(compared), verdict, Text(_effect(row)))
     console.print(table)
 
 
@@ -65,21 +70,22 @@ def _effect(row: HistoryRow) -> str:
     if row.effect is None or row.lower is None or row.upper is None:
         return "-"
     shown = formats.effect(row.effect, row.lower, row.upper).replace(" %", "")
-    return f"{row.axis}\n{shown}"
+    return f"{row.axis}\n{shown}, {formats.count(row.pairs, 'pair')}"
 
 
-def _marks(row: HistoryRow) -> str:
+def _marks(row: HistoryRow) -> list[str]:
     standing = row.standing
     marks = [
         name for name in ("invalidated", "override", "stale", "unbound") if getattr(standing, name)
     ]
     if row.outcome == "default-ON":
         marks.append("confirmed" if standing.confirmed else "unconfirmed")
-    return "\n".join(marks)
+    return marks
 
 
 def _table(*columns: str) -> Table:
+    """A table whose first column is never broken: it is what a reader copies."""
     table = Table(box=box.SIMPLE_HEAD)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold", no_wrap=name == columns[0])
     return table

@@ -92,7 +92,9 @@ def _pairs(facts: Iterable[tuple[str, str]]) -> Table:
 def _table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
     table = Table(title=f"\n{title}", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        table.add_column(
+            Text(name), justify="right" if name in numbers else "left", overflow="fold"
+        )
     return table
 
 

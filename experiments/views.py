@@ -101,7 +101,7 @@ def view(record: RunRecord, standing: Standing | None = None) -> VerdictView:
         title=f"{record.spec.lever}={record.spec.cand}",
         label=_label(record),
         tone=_tone(record),
-        action=_action(record),
+        action=_action(record, standing),
         because=_because(record, bool(hidden)),
         text=text,
         cure=cure,
@@ -137,7 +137,9 @@ def _tone(record: RunRecord) -> str:
     return TONES[record.decision.outcome.value]
 
 
-def _action(record: RunRecord) -> str:
+def _action(record: RunRecord, standing: Standing) -> str:
+    if standing.invalidated:
+        return "may not be relied on: its evidence is invalidated"
     if record.kind == "screen":
         return "measure it with ab before anything ships"
     if record.decision is None:

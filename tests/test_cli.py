@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -240,6 +240,12 @@ def test_a_replay_that_decides_otherwise_names_what_changed(planned, capsys):
     assert "the same decision" in capsys.readouterr().out
 
 
+def test_a_run_that_was_never_decided_cannot_be_replayed(planned, capsys):
+    planned("interrupted")
+    assert cli.main(["replay", RUN]) == 2
+    assert "was never decided" in capsys.readouterr().err
+
+
 def test_a_sync_that_leaves_runs_waiting_says_why_and_fails(planned, capsys):
     planned("store")
     assert cli.main(["sync"]) == 1
@@ -250,7 +256,14 @@ def test_a_sync_that_leaves_runs_waiting_says_why_and_fails(planned, capsys):
 def test_show_writes_the_html_report(planned, tmp_path):
     planned("default_on")
     assert cli.main(["show", RUN, "--html", "report.html"]) == 0
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "report.html").read_text() == f"<!doctype html>{RUN}"
+
+
+def test_a_report_that_cannot_be_written_is_one_line(planned, capsys):
+    planned("default_on")
+    assert cli.main(["show", RUN, "--html", "nowhere/report.html"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot write nowhere/report.html: No such file or directory; name a file" in said
 
 
 def test_ui_starts_on_the_port_that_was_asked(planned):
@@ -322,12 +335,13 @@ def test_help_imports_nothing_heavy(words, heavy):
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_help_answers_in_less_than_four_tenths_of_a_second():
+def test_help_takes_less_than_four_tenths_of_a_second():
+    # Processor time, the better of several: other work on the machine slows the wall clock.
     best = float("inf")
-    for _ in range(8):  # the best of several: a busy machine slows some, a slow import slows all
-        start = time.perf_counter()
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert levergate("--help").returncode == 0
-        best = min(best, time.perf_counter() - start)
-        if best < 0.4:
-            return
-    raise AssertionError(f"the fastest start took {best:.2f} s")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        best = min(best, spent)
+    assert best < 0.4

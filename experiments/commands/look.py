@@ -14,7 +14,6 @@ from experiments.exit_codes import exit_code, expected_outcome
 from levers.errors import BadParameter, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from experiments.requests import Standing
     from experiments.run_record import RunRecord
 
 
@@ -37,7 +36,7 @@ def show(
     record = pipeline.show(run)
     standing = pipeline.standing(record.run_id)
     if html is not None:
-        _write_html(record, standing, html)
+        _write(pipeline.report_html(record, standing), html)
     if as_json:
         output.print_json("show", **output.run_fields(record, standing))
     else:
@@ -48,14 +47,9 @@ def show(
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
 
 
-def _write_html(record: RunRecord, standing: Standing, file: Path) -> None:
-    from experiments import render
-    from experiments.plots import plots
-    from experiments.views import view
-
-    figures = [(plot.caption, plot.svg) for plot in plots(record)]
+def _write(text: str, file: Path) -> None:
     try:
-        file.write_text(render.html(view(record, standing), figures), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         cure = "name a file that can be written to"
         raise BadParameter(f"cannot write {file}: {error.strerror}", cure=cure) from error

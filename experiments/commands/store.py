@@ -11,7 +11,7 @@ import typer
 from experiments.commands import output
 from experiments.commands.options import AsJson, Run
 from experiments.exit_codes import Exit
-from levers.errors import StoreError
+from levers.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from experiments.records import Decision
@@ -54,6 +54,8 @@ def replay(run: Run, as_json: AsJson = False) -> int:
     from experiments import pipeline
 
     stored, again = pipeline.replay(run)
+    if stored is None:
+        raise UsageError(f"run {run} was never decided", cure=f"levergate ab ... --resume {run}")
     same = stored == again
     if as_json:
         answer = {"same": same, "stored": _dump(stored), "again": _dump(again)}

@@ -134,6 +134,12 @@ def test_every_mark_of_the_registry_stands_beside_the_verdict():
     ]
 
 
+def test_an_invalidated_verdict_ships_nothing():
+    shown = view(factory.default_on(), Standing(invalidated="the op check had no power"))
+    assert "may ship" not in shown.headline
+    assert "may not be relied on" in shown.headline
+
+
 def test_a_confirmed_verdict_is_not_called_unconfirmed():
     marks = view(factory.default_on(), Standing(confirmed="20260305T081500Z-11aa")).marks
     assert marks == ("confirmed by 20260305T081500Z-11aa",)

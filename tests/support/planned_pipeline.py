@@ -77,6 +77,9 @@ class PlannedPipeline(types.ModuleType):
     def standing(self, run_id: str) -> Standing:
         return Standing()
 
+    def report_html(self, record: Any, beside: Standing) -> str:
+        return f"<!doctype html>{record.run_id}"
+
     def history(self, lever: str | None) -> tuple[HistoryRow, ...]:
         if lever == "never_run":
             return ()
