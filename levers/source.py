@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import sys
@@ -11,12 +12,11 @@ from pathlib import Path
 from levers.base import Lever
 from levers.errors import BrokenLever
 
+KERNELS = "levers.kernels"
+
 
 def source_digest(lever: Lever) -> str:
-    """SHA-256 (16 hex digits) over the lever's file and the kernel modules that it names.
-
-    A lever names its kernel modules in an optional attribute ``kernels`` (a tuple of module names).
-    They are found without being imported, since they import torch.
+    """SHA-256 (16 hex digits) over the lever's file and every kernel module that it reaches.
 
     Raises:
         BrokenLever: a file of the lever cannot be found.
@@ -29,28 +29,80 @@ def source_digest(lever: Lever) -> str:
 
 
 def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
-    """The modules that make up the lever with their files: its own first, then its kernels.
+    """The modules that make up the lever with their files, by name.
+
+    These are the module of its class, the one that holds it as ``LEVER``, and what they import from
+    ``levers.kernels`` or from the lever's own package, also inside functions and of one another.
+    Imports are read from the source, so that torch is not imported for a digest.
 
     Raises:
         BrokenLever: a file of the lever cannot be found.
     """
-    return tuple(_files(lever))
-
-
-def _files(lever: Lever) -> Iterator[tuple[str, Path]]:
     own = type(lever).__module__
-    file = getattr(sys.modules[own], "__file__", None)
-    if file is None:
+    holders = [name for name, held in list(sys.modules.items()) if _holds(held, lever)]
+    found: dict[str, Path] = {}
+    waiting = [own, *holders]
+    roots = {KERNELS, *(name.partition(".")[0] for name in waiting)} - {"levers", "experiments"}
+    while waiting:
+        name = waiting.pop()
+        path = _file(name)
+        if name in found or path is None:
+            continue
+        found[name] = path
+        waiting += _imports(name, path, roots)
+    if own not in found:
         raise BrokenLever(
             f"{lever.name}: its module {own} has no file, so its source has no digest",
             cure="define the lever in a file",
         )
-    yield own, Path(file)
-    for name in getattr(lever, "kernels", ()):
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise BrokenLever(
-                f"{lever.name} names the kernel module {name!r}, which does not exist",
-                cure="correct its `kernels`",
-            )
-        yield name, Path(spec.origin)
+    return tuple(sorted(found.items()))
+
+
+def _holds(module: object, lever: Lever) -> bool:
+    """Whether the module has it as ``LEVER``, without waking attributes that are made on demand."""
+    return getattr(module, "__dict__", {}).get("LEVER") is lever
+
+
+def _inside(name: str, roots: set[str]) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in roots)
+
+
+def _file(name: str) -> Path | None:
+    """The source file of a module, imported or not; None where the name is no module with one."""
+    known = sys.modules.get(name)
+    if known is not None:
+        origin = getattr(known, "__file__", None)
+    else:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            return None
+        origin = spec.origin if spec else None
+    return Path(origin) if origin and origin.endswith(".py") else None
+
+
+def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
+    """Every module inside the roots that the file may import, as absolute names."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if _inside(alias.name, roots))
+        elif isinstance(node, ast.ImportFrom) and _inside(_absolute(package, node), roots):
+            base = _absolute(package, node)
+            yield base
+            if _is_package(base):
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _is_package(name: str) -> bool:
+    """Whether names imported from it may be modules; asked first, since a look-up imports it."""
+    path = _file(name)
+    return path is not None and path.name == "__init__.py"
+
+
+def _absolute(package: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    above = parts[: len(parts) - node.level + 1]
+    return ".".join([*above, node.module] if node.module else above)
