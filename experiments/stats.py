@@ -84,20 +84,6 @@ def effects_at(
     return tuple(effect for effect in found if effect is not None)
 
 
-def running_effects(
-    pairs: Sequence[PairValues],
-    axes: Iterable[Axis],
-    looks: Sequence[int],
-    method: Method = "group-sequential",
-) -> tuple[Effect, ...]:
-    """The effects so far, for a display that decides nothing, at the level of the next look."""
-    if len(pairs) < FEWEST_UNITS:
-        return ()
-    index = next((i for i, n in enumerate(looks) if n >= len(pairs)), len(looks) - 1)
-    found = (axis_effect(axis, pairs, looks, index, method) for axis in axes)
-    return tuple(effect for effect in found if effect is not None)
-
-
 def axis_effect(
     axis: Axis,
     pairs: Sequence[PairValues],

@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from scipy import stats as oracle
 from statsmodels.stats.multitest import multipletests
 
-from experiments.records import Effect, LostPair
+from experiments.records import LostPair
 from experiments.sequential import ALPHA, nominal_p
 from experiments.stats import (
     PairValues,
@@ -25,7 +25,6 @@ from experiments.stats import (
     p_below,
     p_of_shift,
     paired,
-    running_effects,
     untrusted,
 )
 from levers.policy import Axis
@@ -217,11 +216,3 @@ def test_the_binomial_p_is_exact() -> None:
 
 def test_residuals_of_zero_have_no_autocorrelation() -> None:
     assert lag_one(np.zeros(5)) == 0.0
-
-
-def test_running_effects_need_three_pairs_and_use_all_there_are() -> None:
-    assert running_effects(pairs(2), [RATE], LOOKS) == ()
-    effect = running_effects(pairs(7), [RATE], LOOKS)[0]
-    assert isinstance(effect, Effect)
-    assert effect.units == 7
-    assert effect.nominal_p == nominal_p(LOOKS, 1)
