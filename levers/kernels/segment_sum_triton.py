@@ -41,7 +41,7 @@ def _partial_sums(  # type: ignore[no-untyped-def]
     first = tl.load(cu_ptr + segment) + split * ROWS
     last = tl.minimum(tl.load(cu_ptr + segment + 1), first + ROWS)
     inside = columns < channels
-    total = tl.zeros((BLOCK_ROWS, BLOCK_C), dtype=tl.float32)
+    total = tl.full((BLOCK_ROWS, BLOCK_C), 0.0, tl.float32)
     for step in range(0, ROWS, BLOCK_ROWS):
         row = first + step + tl.arange(0, BLOCK_ROWS)
         at = row.to(tl.int64)[:, None] * row_stride + columns[None, :]
@@ -58,7 +58,7 @@ def _sum_partials(  # type: ignore[no-untyped-def]
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     segment = tl.program_id(1)
     inside = columns < channels
-    total = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    total = tl.full((BLOCK_C,), 0.0, tl.float32)
     for split in range(0, splits):
         at = (segment * splits + split) * channels + columns
         total += tl.load(partial_ptr + at, mask=inside, other=0.0)
