@@ -199,6 +199,13 @@ def test_a_reference_that_decodes_otherwise_the_second_time_is_said() -> None:
     assert "reference not deterministic" in strict.worst
 
 
+def test_a_quarter_of_the_prompts_is_repeated_and_all_of_them_where_bits_matter() -> None:
+    made = bench()
+    assert tokens.repeated(made, tokens.modes(made)[0]).arguments["prompts"] == 4
+    made = bench(asked=spec(claims=ParityClass.BYTE_EXACT))
+    assert tokens.repeated(made, tokens.modes(made)[0]).arguments["prompts"] == 16
+
+
 def test_random_weights_carry_no_token_claim() -> None:
     found = tokens.check(bench(asked=spec(parameters={"model": "random-0.6b"})))
     assert (found.status, found.total) == ("not-run", 0)
