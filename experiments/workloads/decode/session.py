@@ -25,7 +25,10 @@ from levers.kernels.split_heuristic import upstream_splits
 
 EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass."""
-DIGEST_STEPS = 8
+DIGEST_STEPS = 4
+"""Steps of each concurrency whose logits are named by digest."""
+PARITY_PROMPTS = 16
+"""Prompts of a token check, unless more are asked for."""
 
 
 class DecodeSession:
@@ -153,35 +156,53 @@ class DecodeSession:
             BadParameter: an unknown ``want``.
         """
         want = arguments.get("want", "tokens")
-        prompts = self._prompts.fixed(int(arguments.get("prompts", 16)))
         if want == "gaps":
-            prefixes = [(int(p), list(t), int(c)) for p, t, c in arguments["prefixes"]]
-            needed = max((p for p, _, _ in prefixes), default=0) + 1
-            prompts = self._prompts.fixed(max(len(prompts), needed))
-            return Outputs(
-                gaps=generation.logit_gaps(self._engine, prompts, prefixes),
-                inputs_digest=digest(prompts),
-            )
-        count = min(int(arguments.get("concurrency", 1)), self._engine.slots)
-        graph = arguments.get("graph")
-        captured = None if graph is None else graph in (True, "on", "captured")
+            return self._gaps(arguments)
         if want == "tokens":
-            limit = min(int(arguments.get("max_tokens", self._output_tokens)), self._output_tokens)
-            streams = generation.greedy_streams(
-                self._engine, self._step(count, captured), prompts, count, limit
-            )
-            return Outputs(streams=streams, inputs_digest=digest(prompts))
+            return self._tokens(arguments)
         if want == "digests":
-            chosen = prompts[:count]
-            digests, nonfinite = generation.step_digests(
+            return self._digests(arguments)
+        raise BadParameter(f"decode has no outputs {want!r}", cure="use tokens, gaps or digests")
+
+    def _gaps(self, arguments: Mapping[str, Any]) -> Outputs:
+        prefixes = [(int(p), list(t), int(c)) for p, t, c in arguments["prefixes"]]
+        prompts = self._prompts.fixed(max((p for p, _, _ in prefixes), default=0) + 1)
+        gaps = generation.logit_gaps(self._engine, prompts, prefixes)
+        return Outputs(gaps=gaps, inputs_digest=digest(prompts))
+
+    def _tokens(self, arguments: Mapping[str, Any]) -> Outputs:
+        prompts = self._prompts.fixed(int(arguments.get("prompts", PARITY_PROMPTS)))
+        count = min(int(arguments.get("concurrency", 1)), self._engine.slots, len(prompts))
+        limit = min(int(arguments.get("max_tokens", self._output_tokens)), self._output_tokens)
+        streams = generation.greedy_streams(
+            self._engine, self._step(count, _captured(arguments)), prompts, count, limit
+        )
+        return Outputs(streams=streams, inputs_digest=digest(prompts))
+
+    def _digests(self, arguments: Mapping[str, Any]) -> Outputs:
+        """Digests at the concurrency that is asked for, at every one where none is."""
+        asked = arguments.get("concurrency")
+        counts = self._counts if asked is None else (min(int(asked), self._engine.slots),)
+        prompts = self._prompts.fixed(max(counts))
+        steps = min(int(arguments.get("steps", DIGEST_STEPS)), self._output_tokens - 1)
+        digests: dict[str, str] = {}
+        nonfinite: dict[str, int] = {}
+        for count in counts:
+            found, bad = generation.step_digests(
                 self._engine,
-                self._step(count, captured),
-                chosen,
-                min(int(arguments.get("steps", DIGEST_STEPS)), self._output_tokens - 1),
+                self._step(count, _captured(arguments)),
+                prompts[:count],
+                steps,
                 f"logits/c{count}",
             )
-            return Outputs(digests=digests, nonfinite=nonfinite, inputs_digest=digest(chosen))
-        raise BadParameter(f"decode has no outputs {want!r}", cure="use tokens, gaps or digests")
+            digests, nonfinite = digests | found, nonfinite | bad
+        return Outputs(digests=digests, nonfinite=nonfinite, inputs_digest=digest(prompts))
+
+
+def _captured(arguments: Mapping[str, Any]) -> bool | None:
+    """Whether a graph is asked for; None leaves it to the workload's parameter."""
+    graph = arguments.get("graph")
+    return None if graph is None else graph in (True, "on", "captured")
 
 
 def open_session(
