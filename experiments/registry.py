@@ -248,12 +248,7 @@ class Registry:
         with self.store.reading() as connection:
             return marks.unmirrored(connection, uri)
 
-    def ended(self) -> tuple[tuple[str, str, str], ...]:
-        """Run id, lever and content digest of each run that ended, oldest first."""
-        query = (
-            select(RUNS.c.run_id, RUNS.c.lever, RUNS.c.content_digest)
-            .where(RUNS.c.status != "running")
-            .order_by(RUNS.c.created_at, RUNS.c.run_id)
-        )
+    def ended(self) -> tuple[marks.Ended, ...]:
+        """Each run that ended, oldest first, with the version that MLflow should hold of it."""
         with self.store.reading() as connection:
-            return tuple((row[0], row[1], row[2]) for row in connection.execute(query))
+            return marks.ended(connection)

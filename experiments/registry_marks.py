@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
@@ -17,7 +18,7 @@ from experiments.registry_tables import (
     OVERRIDES,
     RUNS,
 )
-from experiments.values import Value
+from experiments.values import Value, digest_of
 from levers.errors import UsageError
 
 ERROR_CHARACTERS = 2000
@@ -50,6 +51,14 @@ class MirrorNote(Value):
     mlflow_run_id: str = ""
     error: str = ""
     tried_at: str
+
+
+class Ended(NamedTuple):
+    """A run that ended; ``version`` changes with its content and with the marks beside it."""
+
+    run_id: str
+    lever: str
+    version: str
 
 
 def _signed(what: str, name: str, reason: str) -> None:
@@ -166,3 +175,25 @@ def unmirrored(connection: Connection, uri: str) -> tuple[str, ...]:
         .order_by(RUNS.c.created_at, RUNS.c.run_id)
     )
     return tuple(connection.scalars(query))
+
+
+def ended(connection: Connection) -> tuple[Ended, ...]:
+    """The ended runs, oldest first.
+
+    An invalidation or an override shows on the run's page too, so it makes a new version of it.
+    """
+    words = select(OVERRIDES).order_by(OVERRIDES.c.number)
+    said = {row.scope_key: f"{row.state} {row.at}" for row in connection.execute(words)}
+    query = (
+        select(RUNS.c.run_id, RUNS.c.lever, RUNS.c.content_digest, RUNS.c.scope_key)
+        .add_columns(INVALIDATIONS.c.at.label("invalid_at"))
+        .outerjoin(INVALIDATIONS, INVALIDATIONS.c.run_id == RUNS.c.run_id)
+        .where(RUNS.c.status != "running")
+        .order_by(RUNS.c.created_at, RUNS.c.run_id)
+    )
+    found = []
+    for row in connection.execute(query):
+        marked = f"{row.invalid_at or ''}{said.get(row.scope_key, '')}"
+        version = digest_of(row.content_digest + marked) if marked else row.content_digest
+        found.append(Ended(row.run_id, row.lever, version))
+    return tuple(found)

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from experiments.registry import Registry
-from experiments.registry_marks import MirrorNote
+from experiments.registry_marks import Ended, MirrorNote
 from experiments.requests import SyncReport
 from experiments.run_record import RunRecord
 from experiments.tracking_artifacts import Files, Rendered, lay_out
@@ -31,6 +31,7 @@ from experiments.tracking_store import (
     artifact_root,
     child_environment,
     default_uri,
+    unreachable,
 )
 from experiments.values import Value
 
@@ -102,8 +103,12 @@ def mirror_all(
     home: Path,
     uri: str | None = None,
     timeout_s: float = TIMEOUT_S,
+    versions: Mapping[str, str] | None = None,
 ) -> tuple[MirrorResult, ...]:
-    """Write several runs in one process, within one time limit."""
+    """Write several runs in one process, within one time limit.
+
+    ``versions`` names the version of a run by its id, where it is not the record's digest.
+    """
     started = time.monotonic()
     store = absolute(uri or default_uri(home))
     items = list(runs)
@@ -111,7 +116,11 @@ def mirror_all(
     with contextlib.ExitStack() as stack:
         try:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="levergate-")))
-            folders = [lay_out(work / "runs", record, *shown) for record, shown in items]
+            named = versions or {}
+            folders = [
+                lay_out(work / "runs", record, *shown, named.get(record.run_id))
+                for record, shown in items
+            ]
             lines = _talk(work, home, store, timeout_s, folders=folders)
         except OSError as error:
             lines = [{"fault": f"{type(error).__name__}: {error}"}]
@@ -158,7 +167,8 @@ def sync(
     records = [registry.load(run_id) for run_id in missing]
     limit = timeout_s * max(1, len(records))
     shown = [(record, render(record)) for record in records]
-    results = mirror_all(shown, home, store, limit) if shown else ()
+    versions = {one.run_id: one.version for one in ended}
+    results = mirror_all(shown, home, store, limit, versions) if shown else ()
     for result in results:
         registry.note_mirror(result.note(at))
     return SyncReport(
@@ -169,7 +179,7 @@ def sync(
 
 
 def _missing(
-    ended: Sequence[tuple[str, str, str]], home: Path, store: str, timeout_s: float
+    ended: Sequence[Ended], home: Path, store: str, timeout_s: float
 ) -> tuple[list[str], str]:
     """The runs that the store lacks, or why it could not be asked."""
     try:
@@ -194,6 +204,8 @@ def _talk(
     known: tuple[tuple[str, str, str], ...] | None = None,
 ) -> list[dict[str, Any]]:
     """Start the writing process, wait at most ``timeout_s``, and read what it said."""
+    if reason := unreachable(store):
+        return [{"fault": reason}]
     request = Request(
         uri=store,
         own=store == default_uri(home),

@@ -17,11 +17,13 @@ Rendered = tuple[Files, str]
 """The artifacts of a run by path, and the Markdown of its page."""
 
 
-def lay_out(root: Path, record: RunRecord, files: Files, description: str) -> Path:
+def lay_out(
+    root: Path, record: RunRecord, files: Files, description: str, version: str | None = None
+) -> Path:
     """One folder with all that the writing process needs of a run."""
     folder = root / record.run_id
     everything = {
-        "payload.json": payload(record, description).model_dump_json(),
+        "payload.json": payload(record, description, version).model_dump_json(),
         **{f"files/{name}": content for name, content in artifacts(record).items()},
         "files/verdict.md": description,
         **{f"files/{name}": content for name, content in files.items()},

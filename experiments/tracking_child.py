@@ -119,10 +119,10 @@ class Writer:
         payload: Json = json.loads((folder / "payload.json").read_text(encoding="utf-8"))
         run_id = payload["run_id"]
         experiment = self.experiment(payload["experiment"])
-        with self.locked(f"run-{payload['digest'][:1]}"):
+        with self.locked(f"run-{payload['version'][:1]}"):
             mine = self.runs([experiment], f"tags.`levergate.run_id` = '{run_id}'")
             parent = next((run for run in mine if _tag(run, "role") == "ab"), None)
-            if parent is not None and _tag(parent, "mirrored") == payload["digest"]:
+            if parent is not None and _tag(parent, "mirrored") == payload["version"]:
                 return {"state": "already", "mlflow_run_id": parent.info.run_id}
             parent_id = self._begin(experiment, payload["parent"], parent)
             for arm in payload["arms"]:
@@ -131,7 +131,7 @@ class Writer:
                 arm["tags"]["mlflow.parentRunId"] = parent_id
                 self._whole(experiment, arm, child, folder / "arms" / name)
             self._fill(parent_id, payload["parent"], folder / "files")
-            self._set(parent_id, {"levergate.mirrored": payload["digest"]})
+            self._set(parent_id, {"levergate.mirrored": payload["version"]})
             self._end(parent_id, payload["parent"])
         return {"state": "mirrored", "mlflow_run_id": parent_id}
 
@@ -182,14 +182,14 @@ class Writer:
     # --- what is there, and what was left ----------------------------------------------------
 
     def missing(self, known: Sequence[Sequence[str]]) -> list[str]:
-        """The run ids among (run id, lever, digest) that the store does not hold whole."""
+        """The run ids among (run id, lever, version) that the store does not hold whole."""
         held: set[tuple[str, str]] = set()
         for lever in {one[1] for one in known}:
             found = self.retried(self.client.get_experiment_by_name, lever)
             if found is not None and found.lifecycle_stage == "active":
                 for run in self.runs([found.experiment_id], "tags.`levergate.role` = 'ab'"):
                     held.add((_tag(run, "run_id"), _tag(run, "mirrored")))
-        return [run_id for run_id, _, digest in known if (run_id, digest) not in held]
+        return [run_id for run_id, _, version in known if (run_id, version) not in held]
 
     def reap(self) -> list[str]:
         """End the runs that a process of this host left RUNNING when it died."""

@@ -57,23 +57,24 @@ class Payload(Value):
 
     experiment: str
     run_id: str
-    digest: str
+    version: str
     parent: RunPayload
     arms: tuple[RunPayload, ...]
 
 
-def payload(record: RunRecord, description: str) -> Payload:
+def payload(record: RunRecord, description: str, version: str | None = None) -> Payload:
     """What MLflow will hold of a run.
 
     Args:
         record: the run.
         description: Markdown for the run's page, cut at :data:`TAG_CHARACTERS` with a pointer.
+        version: what the page holds; by default the record's digest.
     """
     arms = dict.fromkeys(("ref", "cand", *(sample.arm for sample in record.samples)))
     return Payload(
         experiment=record.spec.lever,
         run_id=record.run_id,
-        digest=record.content_digest(),
+        version=version or record.content_digest(),
         parent=_parent(record, description),
         arms=tuple(_arm(record, arm) for arm in arms),
     )

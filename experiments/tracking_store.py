@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -32,6 +33,9 @@ VARIABLES = {
 }
 """Asynchronous logging gained nothing and lost data on kill; HTTP defaults wait 120 s, 7 times."""
 
+CONNECT_TIMEOUT_S = 5.0
+"""How long a server may take to accept a connection."""
+
 ROOT = Path(__file__).resolve().parents[1]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -46,7 +50,7 @@ class Request(Value):
         timeout_s: the process ends itself after this time; ``retry_s`` bounds one call's retries.
         results: file that gets one JSON line a result.
         folders: one folder a run, named by the run's id.
-        known: (run id, lever, digest) of the runs to look for, or None.
+        known: (run id, lever, version) of the runs to look for, or None.
     """
 
     uri: str
@@ -84,6 +88,19 @@ def absolute(uri: str) -> str:
             cure="unset it to use the store in LEVERGATE_HOME, or give sqlite:////PATH or a URL",
         )
     return uri
+
+
+def unreachable(uri: str) -> str:
+    """Why a server cannot be reached, found out without mlflow; empty where it can."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or parts.hostname is None:
+        return ""
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with socket.create_connection((parts.hostname, port), CONNECT_TIMEOUT_S):
+            return ""
+    except (OSError, ValueError) as error:
+        return f"no server answers at {uri} ({error})"
 
 
 def artifact_root(home: Path, uri: str) -> str:

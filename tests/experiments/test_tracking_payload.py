@@ -20,7 +20,7 @@ def test_every_kind_of_run_has_a_parent_and_both_arms(name: str) -> None:
     assert all(run.tags["levergate.run_id"] == record.run_id for run in runs)
     assert all(run.start_ms <= run.end_ms for run in runs)
     assert all(math.isfinite(point.value) for run in runs for point in run.metrics)
-    assert json.loads(found.model_dump_json())["digest"] == record.content_digest()
+    assert json.loads(found.model_dump_json())["version"] == record.content_digest()
 
 
 def test_the_status_says_whether_a_verdict_was_reached() -> None:
