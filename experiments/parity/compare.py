@@ -114,8 +114,8 @@ def ulps_of(truth: Tensor, dtype: torch.dtype) -> Tensor:
     eps x 2^floor(log2 |t|), at least the smallest subnormal (IEEE 754-2019, section 3.3).
     """
     limits = torch.finfo(dtype)
-    exponent = torch.frexp(truth).exponent - 1
-    step = torch.ldexp(torch.full_like(truth, limits.eps), exponent)
+    exponent = torch.frexp(truth).exponent.to(torch.float64) - 1
+    step = torch.exp2(exponent).mul_(limits.eps).masked_fill_(truth == 0, 0.0)
     return step.clamp_(min=limits.smallest_normal * limits.eps)
 
 
