@@ -85,17 +85,22 @@ def run_battery(
         if stopped:
             result = not_run(name, stopped)
         else:
-            try:
-                result = _checked(name, check, bench, cache)
-            except ProcessFailed as error:
-                failures = error.failures
-                result = not_run(name, f"a process failed: {error}")
-                stopped = f"not reached: {name} ended with a failed process"
-        result = _without_truth(result, results, workload)
+            result, failures = _attempt(name, check, bench, cache)
+            result = _without_truth(result, results, workload)
+            stopped = _why_stop(result, failures, spec)
         results.append(result)
         on_check(result)
-        stopped = stopped or _why_stop(result, spec)
     return ParityReport(checks=tuple(results), claimed=spec.policy.claims), failures
+
+
+def _attempt(
+    name: str, check: Check, bench: Bench, cache: ParityCache | None
+) -> tuple[CheckResult, tuple[ArmFailure, ...]]:
+    """One check, or the failures of the processes that it needed."""
+    try:
+        return _checked(name, check, bench, cache), ()
+    except ProcessFailed as error:
+        return not_run(name, f"a process failed: {error}"), error.failures
 
 
 def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -> CheckResult:
@@ -113,8 +118,10 @@ def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -
     return result
 
 
-def _why_stop(result: CheckResult, spec: AbSpec) -> str:
+def _why_stop(result: CheckResult, failures: tuple[ArmFailure, ...], spec: AbSpec) -> str:
     """Why nothing after this check makes sense; empty where it goes on."""
+    if failures:
+        return f"not reached: {result.name} ended with a failed process"
     if result.status in ("failed", "empty", "reference-fault", "lever-defective"):
         return f"not reached: {result.name} is {result.status}"
     if not result.strongest.satisfies(spec.policy.demanded):
