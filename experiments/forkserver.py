@@ -12,6 +12,7 @@ child is a session of its own; it dies with the server, and the server with the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -73,6 +74,9 @@ class Server:
         self._requests = requests
         self._answers = answers
         self._buffer = b""
+        self._ended, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def serve(self, preload: Sequence[str]) -> None:
         """Load the modules, say so, and answer until the parent closes the pipe."""
@@ -119,28 +123,30 @@ class Server:
     def _watch(self, pid: int, limit_s: float) -> bool:
         """Wait for the end, the time limit or the parent's; returns whether the limit was hit."""
         deadline = time.monotonic() + limit_s
-        handle = os.pidfd_open(pid)
-        try:
-            while True:
-                left = deadline - time.monotonic()
-                ready, _, _ = select.select([handle, self._requests], [], [], max(0.0, left))
-                if handle in ready:
-                    return False
-                if ready and self._parent_is_gone():
-                    _kill_group(pid)
-                    _sweep()
-                    os._exit(1)
-                if left <= 0:
-                    _last_words(pid)
-                    _kill_group(pid)
-                    return True
-        finally:
-            os.close(handle)
+        while not _has_ended(pid):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                _last_words(pid)
+                _kill_group(pid)
+                return True
+            ready, _, _ = select.select([self._ended, self._requests], [], [], left)
+            if self._ended in ready:
+                os.read(self._ended, 4096)
+            if self._requests in ready and self._parent_is_gone():
+                _kill_group(pid)
+                _sweep()
+                os._exit(1)
+        return False
 
     def _parent_is_gone(self) -> bool:
         data = os.read(self._requests, 65536)
         self._buffer += data
         return not data
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended; it still waits to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _last_words(pid: int) -> None:
@@ -192,10 +198,11 @@ def _children() -> list[int]:
 
 
 def _oom_kills() -> int:
-    """Processes that the kernel has killed for memory since boot."""
-    for line in Path("/proc/vmstat").read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
+    """Processes that the kernel has killed for memory since boot; 0 where it does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
     return 0
 
 
@@ -219,6 +226,8 @@ def become(request: Request) -> NoReturn:
 
 
 def _set_up(request: Request) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     die_with_parent()
     log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -234,7 +243,8 @@ def _set_up(request: Request) -> None:
         limit = request.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Path("/proc/self/oom_score_adj").write_text("1000")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,12 +81,18 @@ class CudaProbe:
             power_w=clock(api.nvmlDeviceGetPowerUsage, handle) / 1000,
             temperature_c=clock(api.nvmlDeviceGetTemperature, handle, 0),
             used_bytes=int(api.nvmlDeviceGetMemoryInfo(handle).used),
-            utilisation=int(api.nvmlDeviceGetUtilizationRates(handle).gpu),
+            utilisation=clock(lambda gpu: api.nvmlDeviceGetUtilizationRates(gpu).gpu, handle),
             throttles=clock(_throttle_reasons(api), handle),
-            processes=frozenset(
-                int(process.pid) for process in api.nvmlDeviceGetComputeRunningProcesses(handle)
-            ),
+            processes=self._processes(),
         )
+
+    def _processes(self) -> frozenset[int]:
+        """Compute processes as the driver names them; none where it does not tell."""
+        try:
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._nvml.NVMLError:
+            return frozenset()
+        return frozenset(int(process.pid) for process in running)
 
     def _or_zero(self, ask: Any, *arguments: Any) -> int:
         try:
@@ -120,12 +127,16 @@ def foreign(readings: list[Reading], own: set[int]) -> int:
     return most if seen or _ids_agree() else max(0, most - 1)
 
 
-def _ids_agree(status: Path = Path("/proc/self/status")) -> bool:
-    """Whether this process's id is the same in every namespace it is in."""
-    for line in status.read_text().splitlines():
-        if line.startswith("NSpid:"):
-            return len(line.split()) == 2 and not Path("/.dockerenv").exists()
-    return True
+INITIAL_NAMESPACE = "pid:[4026531836]"
+"""The host's own namespace of process ids (``PROC_PID_INIT_INO`` in ``linux/proc_ns.h``)."""
+
+
+def _ids_agree(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
+    """Whether our process ids are those that the driver sees; not known counts as no."""
+    try:
+        return os.readlink(namespace) == INITIAL_NAMESPACE  # noqa: PTH115 - no path behind it
+    except OSError:
+        return False
 
 
 def summary(readings: list[Reading], own: set[int], max_mhz: int) -> dict[str, Scalar]:

@@ -159,7 +159,9 @@ def test_a_new_block_has_a_new_server(executor: Executor) -> None:
 
 def test_a_server_that_was_killed_is_replaced(executor: Executor) -> None:
     executor.run(runs.task(runs.spec()))
-    psutil.Process(executor.processes()[1]).kill()
+    server = psutil.Process(executor.processes()[1])
+    server.kill()
+    _until(lambda: server.status() == psutil.STATUS_ZOMBIE)
     assert executor.run(runs.task(runs.spec())).result.failure is None
 
 
