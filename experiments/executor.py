@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+import psutil
 from pydantic import ValidationError
 
 from experiments.frozen import FrozenEnvironment
@@ -98,8 +99,8 @@ class Executor:
         self._cores: set[int] | None = None
 
     def __enter__(self) -> Executor:
-        make_folder(self._work)
-        self._folder = Path(tempfile.mkdtemp(prefix="tasks-", dir=self._work))
+        _remove_left(make_folder(self._work))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"tasks-{os.getpid()}-", dir=self._work))
         if self.frozen.other_cores:
             self._cores = os.sched_getaffinity(0)
             os.sched_setaffinity(0, self.frozen.other_cores)
@@ -192,6 +193,13 @@ class Executor:
             memory_limit_bytes=self.frozen.memory_limit_bytes,
             born=born,
         )
+
+
+def _remove_left(work: Path) -> None:
+    """Remove the task folders of processes that were killed."""
+    for folder in work.glob("tasks-*-*"):
+        if not psutil.pid_exists(int(folder.name.split("-")[1])):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def result_of(stem: Path, ending: Ending, limit_s: float) -> TaskResult:

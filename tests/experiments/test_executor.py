@@ -190,6 +190,18 @@ def test_a_lever_that_acts_at_import_time_gets_its_variables_from_the_start(
         assert result.left_changed == ()
 
 
+def test_task_folders_of_killed_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.use_stub(monkeypatch)
+    (tmp_path / "tasks-4194305-abc").mkdir()
+    (tmp_path / f"tasks-{os.getppid()}-abc").mkdir()
+    with Executor(runs.frozen(runs.spec()), tmp_path):
+        left = {folder.name for folder in tmp_path.iterdir()}
+    assert "tasks-4194305-abc" not in left
+    assert f"tasks-{os.getppid()}-abc" in left
+
+
 PARENT = """
 import os, sys
 from pathlib import Path
