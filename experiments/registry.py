@@ -20,7 +20,7 @@ from experiments.evidence import Scope
 from experiments.registry_engine import Store
 from experiments.registry_rows import insert_record, scope_of
 from experiments.registry_tables import DEFAULT_STATES, RUNS
-from experiments.registry_views import history_row, runs_query, standing_beside, state_of
+from experiments.registry_views import Beside, history_row, runs_query, state_of
 from experiments.requests import HistoryRow, Standing
 from experiments.run_record import RunRecord
 from experiments.values import SCHEMA_VERSION, Scalar, problem_of
@@ -157,15 +157,15 @@ class Registry:
             query = query.where(RUNS.c.lever == lever)
         with self.store.reading() as connection:
             rows = connection.execute(query).mappings().all()
-            return tuple(
-                history_row(row, standing_beside(connection, row, current)) for row in rows
-            )
+            beside = Beside(connection, current)
+            return tuple(history_row(row, beside.standing(row)) for row in rows)
 
     def standing(self, run_id: str, current: Current | None = None) -> Standing:
         """What must be shown beside the verdict of a run: confirmed, stale, invalidated ..."""
         query = runs_query().where(RUNS.c.run_id == self.resolve(run_id))
         with self.store.reading() as connection:
-            return standing_beside(connection, connection.execute(query).mappings().one(), current)
+            row = connection.execute(query).mappings().one()
+            return Beside(connection, current).standing(row)
 
     def latest_verdicts(self, lever: str | None = None) -> tuple[HistoryRow, ...]:
         """The run that decides each scope now, newest first."""

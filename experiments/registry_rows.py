@@ -17,6 +17,7 @@ from experiments.registry_tables import (
     EFFECTS,
     INVALIDATIONS,
     OVERRIDES,
+    RUN_FIELDS,
     RUNS,
     SAMPLES,
 )
@@ -187,7 +188,8 @@ def scope_of(row: Row[Any]) -> Scope:
 def evidence_of(connection: Connection, scope: Scope) -> tuple[Evidence, ...]:
     """The decided runs of a scope, with the reason where one was invalidated."""
     query = (
-        select(RUNS, INVALIDATIONS.c.reason.label("invalid_because"))
+        select(*RUN_FIELDS, INVALIDATIONS.c.reason.label("invalid_because"))
+        .select_from(RUNS)
         .outerjoin(INVALIDATIONS, INVALIDATIONS.c.run_id == RUNS.c.run_id)
         .where(RUNS.c.scope_key == scope.key, RUNS.c.kind == "ab")
         .where(RUNS.c.outcome.in_(("default-ON", "gated-OFF", "terminal")))

@@ -72,6 +72,9 @@ RUNS = Table(
 )
 """``axis``, ``effect``, ``lower`` and ``upper`` are the deciding axis's at the last look."""
 
+RUN_FIELDS = tuple(column for column in RUNS.columns if column.name != "record")
+"""A run without its record, which is megabytes in a list."""
+
 SAMPLES = Table(
     "samples",
     METADATA,

@@ -7,18 +7,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
-from experiments.defaults import Current, DefaultState, derive_state, standing_of
-from experiments.evidence import Scope
+from experiments.defaults import Current, DefaultState, Override, derive_state, standing_of
+from experiments.evidence import VERDICTS, Evidence, Scope
 from experiments.registry_rows import evidence_from, evidence_of, override_of, scope_of
-from experiments.registry_tables import DEFAULT_STATES, INVALIDATIONS, RUNS
+from experiments.registry_tables import DEFAULT_STATES, INVALIDATIONS, RUN_FIELDS, RUNS
 from experiments.requests import HistoryRow, Standing
 
 
 def runs_query() -> Select[Any]:
-    """All columns of the runs, with the reason where one was invalidated."""
-    return select(RUNS, INVALIDATIONS.c.reason.label("invalid_because")).outerjoin(
-        INVALIDATIONS, INVALIDATIONS.c.run_id == RUNS.c.run_id
-    )
+    """The runs without their records, with the reason where one was invalidated."""
+    invalid = INVALIDATIONS.c.reason.label("invalid_because")
+    joined = INVALIDATIONS.c.run_id == RUNS.c.run_id
+    return select(*RUN_FIELDS, invalid).select_from(RUNS).outerjoin(INVALIDATIONS, joined)
 
 
 def state_of(connection: Connection, scope: Scope, current: Current | None) -> DefaultState:
@@ -27,19 +27,33 @@ def state_of(connection: Connection, scope: Scope, current: Current | None) -> D
     return derive_state(scope, evidence_of(connection, scope), override, current)
 
 
-def standing_beside(
-    connection: Connection, row: Mapping[Any, Any], current: Current | None
-) -> Standing:
-    """What stands beside a run; one that decides nothing can still be invalidated."""
-    scope = None
-    if row["kind"] == "ab" and row["outcome"] in ("default-ON", "gated-OFF", "terminal"):
-        query = select(DEFAULT_STATES).where(DEFAULT_STATES.c.scope_key == row["scope_key"])
-        found = connection.execute(query).first()
-        scope = scope_of(found) if found is not None else None
-    if scope is None:
-        return Standing(invalidated=row["invalid_because"] or "")
-    override = override_of(connection, scope.key)
-    return standing_of(evidence_from(row, scope), evidence_of(connection, scope), override, current)
+class Beside:
+    """What stands beside runs; each scope is read once, however many of its runs are shown."""
+
+    def __init__(self, connection: Connection, current: Current | None) -> None:
+        self.connection, self.current = connection, current
+        self.scopes: dict[str, tuple[Scope, tuple[Evidence, ...], Override | None] | None] = {}
+
+    def standing(self, row: Mapping[Any, Any]) -> Standing:
+        """What stands beside a run; one that decides nothing can still be invalidated."""
+        known = None
+        if row["kind"] == "ab" and row["outcome"] in VERDICTS:
+            known = self._scope(row["scope_key"])
+        if known is None:
+            return Standing(invalidated=row["invalid_because"] or "")
+        scope, evidence, override = known
+        return standing_of(evidence_from(row, scope), evidence, override, self.current)
+
+    def _scope(self, key: str) -> tuple[Scope, tuple[Evidence, ...], Override | None] | None:
+        if key not in self.scopes:
+            query = select(DEFAULT_STATES).where(DEFAULT_STATES.c.scope_key == key)
+            row = self.connection.execute(query).first()
+            scope = scope_of(row) if row is not None else None
+            self.scopes[key] = None
+            if scope is not None:
+                override = override_of(self.connection, key)
+                self.scopes[key] = scope, evidence_of(self.connection, scope), override
+        return self.scopes[key]
 
 
 def history_row(row: Mapping[Any, Any], standing: Standing) -> HistoryRow:

@@ -34,6 +34,7 @@ from experiments.tracking_store import (
     unreachable,
 )
 from experiments.values import Value
+from levers.errors import BadParameter
 
 TIMEOUT_S = 60.0
 """Making a fresh database takes 7-10 s on two cores, and importing mlflow 3 s."""
@@ -92,8 +93,7 @@ def mirror(
         uri: a tracking URI, or None.
         timeout_s: after this time the run stays in the outbox, in seconds.
 
-    Raises:
-        BadParameter: the URI names a file store, which MLflow no longer takes.
+    A URI that MLflow cannot use is an outcome too: the measuring was paid for.
     """
     return mirror_all([(record, (files, description))], home, uri, timeout_s)[0]
 
@@ -110,24 +110,21 @@ def mirror_all(
     ``versions`` names the version of a run by its id, where it is not the record's digest.
     """
     started = time.monotonic()
-    store = absolute(uri or default_uri(home))
     items = list(runs)
     digests = {record.run_id: record.content_digest() for record, _ in items}
-    with contextlib.ExitStack() as stack:
-        try:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="levergate-")))
-            named = versions or {}
-            folders = [
-                lay_out(work / "runs", record, *shown, named.get(record.run_id))
-                for record, shown in items
-            ]
-            lines = _talk(work, home, store, timeout_s, folders=folders)
-        except OSError as error:
-            lines = [{"fault": f"{type(error).__name__}: {error}"}]
+    store, problem = _store(uri, home)
+    lines: list[dict[str, Any]]
+    if problem:
+        lines = [{"fault": problem}]
+    else:
+        lines = _written(items, home, store, timeout_s, versions or {})
     said = {line["run_id"]: line for line in lines if "run_id" in line}
     fault = next((line["fault"] for line in lines if "fault" in line), "")
     spent = round(time.monotonic() - started, 3)
-    missing = {"state": "failed", "error": fault or f"no answer within {timeout_s:.0f} s"}
+    missing: dict[str, Any] = {
+        "state": "failed",
+        "error": fault or f"no answer within {timeout_s:.0f} s",
+    }
     return tuple(
         MirrorResult(
             **{"seconds": spent, **said.get(run_id, {"run_id": run_id, **missing})},
@@ -136,6 +133,33 @@ def mirror_all(
         )
         for run_id, digest in digests.items()
     )
+
+
+def _store(uri: str | None, home: Path) -> tuple[str, str]:
+    """The store's absolute URI, and why it cannot be used."""
+    try:
+        return absolute(uri or default_uri(home)), ""
+    except BadParameter as error:
+        return uri or "", str(error)
+
+
+def _written(
+    items: Sequence[tuple[RunRecord, Rendered]],
+    home: Path,
+    store: str,
+    timeout_s: float,
+    versions: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Lay out the runs and hand them to the writing process; a full disk is an answer too."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="levergate-") as work:
+            folders = [
+                lay_out(Path(work) / "runs", record, *shown, versions.get(record.run_id))
+                for record, shown in items
+            ]
+            return _talk(Path(work), home, store, timeout_s, folders=folders)
+    except OSError as error:
+        return [{"fault": f"{type(error).__name__}: {error}"}]
 
 
 def sync(
@@ -157,11 +181,13 @@ def sync(
         at: ISO time of the attempt.
         timeout_s: limit for asking, and again for each run that is written, in seconds.
     """
-    store = absolute(uri or default_uri(home))
+    store, fault = _store(uri, home)
     ended = registry.ended()
     if not ended:
-        return SyncReport()
-    missing, fault = _missing(ended, home, store, timeout_s)
+        return SyncReport(reason=fault)
+    missing: list[str] = []
+    if not fault:
+        missing, fault = _missing(ended, home, store, timeout_s)
     if fault:
         return SyncReport(waiting=registry.unmirrored(store), reason=fault)
     records = [registry.load(run_id) for run_id in missing]

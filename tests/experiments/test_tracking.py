@@ -251,6 +251,17 @@ def test_a_full_disk_is_an_outcome_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert (result.state, "No space left" in result.error) == ("failed", True)
 
 
+def test_a_uri_that_mlflow_cannot_use_is_an_outcome_too(tmp_path: Path) -> None:
+    record = factory.default_on()
+    result = tracking.mirror(record, {}, "", tmp_path, "file:///tmp/mlruns")
+    assert (result.state, "no longer takes" in result.error) == ("failed", True)
+    with Registry.open(tmp_path / "registry.db") as registry:
+        registry.save(record)
+        report = tracking.sync(registry, rendered, tmp_path, "mlruns", at=AT)
+    assert "no longer takes" in report.reason
+    assert report.waiting == (record.run_id,)
+
+
 def test_nothing_to_sync_starts_nothing(tmp_path: Path) -> None:
     with Registry.open(tmp_path / "registry.db") as registry:
         assert tracking.sync(registry, rendered, tmp_path, at=AT).mirrored == ()
