@@ -38,7 +38,9 @@ FOUND_ERRORS = 88
 TOOL_LIMIT_S = 150.0
 """A tool that is not through after this long is said to be unfinished, and is not counted."""
 
-BEGIN, END = "levergate: cases begin", "levergate: cases end"
+END = "levergate: cases end"
+"""Printed by the process under the sanitizer when it is through."""
+
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 

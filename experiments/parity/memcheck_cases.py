@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from experiments.parity.memcheck import BEGIN, END
+from experiments.parity.memcheck import END
 from experiments.tasks import Task
 
 
@@ -21,7 +21,6 @@ def run_cases(path: Path) -> None:
 
     task = Task.model_validate_json(path.read_text())
     cases = op.cases_of(task)
-    print(BEGIN, flush=True)
     for case in cases:
         poisoned(case, case.candidate, case.inputs(task.seed))
     torch.cuda.synchronize()
@@ -34,7 +33,6 @@ def stray_write() -> None:
 
     from experiments.parity import memcheck_control
 
-    print(BEGIN, flush=True)
     memcheck_control.launch(torch.zeros(1024, device="cuda"))
     torch.cuda.synchronize()
     print(END, flush=True)

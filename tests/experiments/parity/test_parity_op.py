@@ -401,3 +401,15 @@ def test_the_reference_can_be_run_alone(lever: FakeLever) -> None:
     with pytest.raises(RuntimeError, match="candidate only"):
         op.probe(task(), None)
     op.probe(task(reference_only=True), None)
+
+
+def test_fifteen_percent_more_error_than_the_references_is_resolved_and_fails() -> None:
+    def jitter(seed: int, scale: float) -> Callable[[Tensors, Tensors], None]:
+        generator = _seeded(seed)
+        return then(lambda out: out.mul_(1 + scale * torch.randn(out.shape, generator=generator)))
+
+    found = [
+        run(case(jitter(2 * s, 1.15e-4), reference=jitter(2 * s + 1, 1e-4), rows=16), seed=s)
+        for s in range(8)
+    ]
+    assert sum(one.status == "failed" for one in found) >= 7
