@@ -83,16 +83,14 @@ class Evidence(Value):
             on_set=tuple(sorted(str(one) for one in record.spec.stack)),
         )
 
-    @property
-    def bound_to(self) -> tuple[str, str, tuple[str, ...]]:
-        """Versions, lever source and ON set: what must be equal for one run to confirm another."""
-        return json.dumps(dict(self.versions), sort_keys=True), self.lever_digest, self.on_set
-
     def confirms(self, other: Evidence) -> bool:
-        """Whether this run is a second opinion that agrees: another day, boot or device."""
-        apart = (self.created_at[:10], self.boot_id, self.place) != (
-            other.created_at[:10],
-            other.boot_id,
-            other.place,
-        )
-        return apart and self.outcome is other.outcome and self.bound_to == other.bound_to
+        """Whether this run is a second opinion that agrees: another day, boot or device.
+
+        Both must be bound to the same versions, lever source and set of other levers.
+        """
+        if self.outcome is not other.outcome or self.lever_digest != other.lever_digest:
+            return False
+        if self.on_set != other.on_set or self.versions != other.versions:
+            return False
+        mine = (self.created_at[:10], self.boot_id, self.place)
+        return mine != (other.created_at[:10], other.boot_id, other.place)
