@@ -10,7 +10,6 @@ the running sum is lost. Here the sum is accumulated in fp32 and rounded once.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -42,16 +41,12 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
 def segment_sum_torch(rows_NC: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:
     """Sum each sample's rows in fp32 with plain PyTorch and round once to ``dtype``: ``[B, C]``.
 
-    One reduction a sample over a slice known on the host: no synchronisation, and PyTorch's
-    reduction is a cascade, so that its error grows with the log of the length.
+    One pass whatever the number of samples: each row is added as a vector. The rows are added one
+    after the other as in the original, but at most 2^-24 of the sum is lost each time, not 2^-9.
     """
     wide = accumulate_dtype(rows_NC.dtype)
-    offsets = segments.offsets
-    sums_BC = rows_NC.new_empty((len(offsets) - 1, rows_NC.shape[1]), dtype=wide)
-    wide_NC = rows_NC.to(wide)
-    for b, (first, last) in enumerate(itertools.pairwise(offsets)):
-        torch.sum(wide_NC[first:last], 0, out=sums_BC[b])
-    return sums_BC.to(dtype)
+    sums_BC = rows_NC.new_zeros((len(segments.offsets) - 1, rows_NC.shape[1]), dtype=wide)
+    return sums_BC.index_add_(0, segments.batch_map, rows_NC.to(wide)).to(dtype)
 
 
 def segment_sum(rows_NC: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:
