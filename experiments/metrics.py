@@ -1,4 +1,4 @@
-"""Raw times and counts to serving metrics: TTFT, ITL, TPOT, throughput, percentiles (numpy only)."""
+"""Raw times and counts to serving metrics: TTFT, ITL, TPOT, throughput, percentiles."""
 
 from __future__ import annotations
 

@@ -1,26 +1,26 @@
 """A cap on the number of KV splits of FlashAttention-2 decode.
 
-What changes: the split rule of the paged decode attention. ``off`` leaves flash-attention 2's heuristic
-alone; ``N`` takes ``min(heuristic, N)``; ``auto`` takes ``min(heuristic, max(1, SMs // blocks))``, at most
-one wave of the real SMs, with blocks = batch x KV heads.
+What changes: the split rule of the paged decode attention. ``off`` leaves flash-attention 2's
+heuristic alone; ``N`` takes ``min(heuristic, N)``; ``auto`` takes ``min(heuristic, max(1, SMs //
+blocks))``, at most one wave of the real SMs, with blocks = batch x KV heads.
 
-Mechanism: the heuristic is handed *twice* the number of SMs and splits a small batch up to the number of
-KV blocks, because every split count leaves less than one wave. Each split costs a launch slot, a partial
-result in memory and a share of the merge. On a published device of 48 SMs batch 1 is split 7 times (about
-41 us a layer) where 3 splits take about 32 us. ``auto`` picks 6 there and not 3, and also moves
-batches of 4 and 8: off, auto and each N are different arms.
+Mechanism: the heuristic is handed *twice* the number of SMs and splits a small batch up to the
+number of KV blocks, because every split count leaves less than one wave. Each split costs a launch
+slot, a partial result in memory and a share of the merge. On a published device of 48 SMs batch 1
+is split 7 times (about 41 us a layer) where 3 splits take about 32 us. ``auto`` picks 6 there and
+not 3, and also moves batches of 4 and 8: off, auto and each N are different arms.
 
-Where it does not help: from the batch at which the heuristic itself gives one split (16 with 8 KV heads
-and 48 SMs); with short contexts of one KV block; and on devices with many SMs, where the heuristic splits
-too *little*: on an H200 (132 SMs) with flash-attention 2.8.3 at 4096 tokens, batch 1 runs in 17.4 us by the
-heuristic and in 14.2 us with 16 splits, and batch 32 in 193 us and 136 us with 2 splits, so that a
-cap can only lose there. A verdict belongs to its device.
+Where it does not help: from the batch at which the heuristic itself gives one split (16 with 8 KV
+heads and 48 SMs); with short contexts of one KV block; and on devices with many SMs, where the
+heuristic splits too *little*: on an H200 (132 SMs) with flash-attention 2.8.3 at 4096 tokens,
+batch 1 runs in 17.4 us by the heuristic and in 14.2 us with 16 splits, and batch 32 in 193 us and
+136 us with 2 splits, so that a cap can only lose there. A verdict belongs to its device.
 
 Numerics: other split counts sum in another order. Results differ in their last bits and are no less
 exact against fp64, so the lever claims lossless and never byte-exact.
 
-Sources: flash-attention 2 ``csrc/flash_attn/flash_api.cpp`` (``num_splits_heuristic`` and its caller);
-Dao et al. 2023, Flash-Decoding (the merge through log-sum-exp).
+Sources: flash-attention 2 ``csrc/flash_attn/flash_api.cpp`` (``num_splits_heuristic`` and its
+caller); Dao et al. 2023, Flash-Decoding (the merge through log-sum-exp).
 """
 
 from __future__ import annotations

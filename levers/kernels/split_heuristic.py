@@ -1,9 +1,9 @@
 """How many KV splits FlashAttention-2 decode uses, and the cap on it (torch-free).
 
 A decode step has one query token a sequence, so that a grid over batch and heads leaves most of a
-device idle; split-KV cuts each sequence into pieces that run side by side and are merged afterwards.
-The rule is that of ``num_splits_heuristic`` in flash-attention 2 (csrc/flash_attn/flash_api.cpp),
-whose caller hands it twice the number of SMs.
+device idle; split-KV cuts each sequence into pieces that run side by side and are merged
+afterwards. The rule is that of ``num_splits_heuristic`` in flash-attention 2
+(csrc/flash_attn/flash_api.cpp), whose caller hands it twice the number of SMs.
 """
 
 from __future__ import annotations

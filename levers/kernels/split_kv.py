@@ -48,7 +48,7 @@ class PagedKV:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """How a launch is cut: ``num_splits`` pieces of ``tokens_per_split`` tokens (the last shorter)."""
+    """How a launch is cut: ``num_splits`` pieces of ``tokens_per_split`` tokens."""
 
     num_splits: int
     tokens_per_split: int

@@ -1,9 +1,9 @@
 """Triton kernels of split-KV paged decode attention, and their launcher.
 
-One program is one (sequence, KV head, split). It holds the whole group of query heads as the rows of
-one tile (padded to 16, the smallest row count of a tensor-core product), so that every key and value
-is read once a group. The running maximum and sum are those of online softmax (Milakov and Gimelshein
-2018), in base 2. The merge program is one (sequence, query head).
+One program is one (sequence, KV head, split). It holds the whole group of query heads as the rows
+of one tile (padded to 16, the smallest row count of a tensor-core product), so that every key and
+value is read once a group. The running maximum and sum are those of online softmax (Milakov and
+Gimelshein 2018), in base 2. The merge program is one (sequence, query head).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROWS = 16
 LOG2_E = 1.4426950408889634
 
 
-@triton.jit
-def _split_kernel(
+@triton.jit  # type: ignore[untyped-decorator]
+def _split_kernel(  # type: ignore[no-untyped-def]
     q_ptr,
     k_ptr,
     v_ptr,
@@ -89,9 +89,15 @@ def _split_kernel(
         tl.store(lse_ptr + split * rows + row * heads + head * GROUP + g, lse, mask=g < GROUP)
 
 
-@triton.jit
-def _merge_kernel(
-    o_ptr, lse_ptr, out_ptr, rows, splits, D: tl.constexpr, SPLITS: tl.constexpr
+@triton.jit  # type: ignore[untyped-decorator]
+def _merge_kernel(  # type: ignore[no-untyped-def]
+    o_ptr,
+    lse_ptr,
+    out_ptr,
+    rows,
+    splits,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
     row = tl.program_id(0)
     x = tl.arange(0, SPLITS)

@@ -40,7 +40,7 @@ def test_the_cap_wraps_the_rule_that_it_finds() -> None:
 
 @pytest.mark.parametrize("setting", ["0", "129", "-1", "fast", "1.5"])
 def test_settings_out_of_range_are_refused(setting: str) -> None:
-    with pytest.raises(BadSetting, match="off | auto | 1..128"):
+    with pytest.raises(BadSetting, match=r"off \| auto \| 1\.\.128"):
         LEVER.settings.check(LEVER.name, setting)
 
 

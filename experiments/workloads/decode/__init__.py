@@ -1,1 +1,1 @@
-"""The decode workload: a compact Qwen3 / Llama decoder with paged KV cache and split-KV attention."""
+"""The decode workload: a compact Qwen3 / Llama decoder with paged KV and split-KV attention."""

@@ -1,7 +1,7 @@
 """The attention of one decode step: our split-KV over pages, and the oracle's ``sdpa``.
 
-Both write the new token's keys and values and attend to the whole sequence. The split rule is a site
-that a lever may change; the launcher reports what it really launched.
+Both write the new token's keys and values and attend to the whole sequence. The split rule is a
+site that a lever may change; the launcher reports what it really launched.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import math
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from experiments.workloads.decode.caches import ContiguousCache, PagedCache
 from experiments.workloads.decode.config import ModelConfig
@@ -23,7 +23,9 @@ from levers.kernels.split_kv import Backend, Workspace, decode_attention, plan_s
 class StepAttention(Protocol):
     """Attention and cache of the decode step, for one batch at a time."""
 
-    cache: PagedCache | ContiguousCache
+    @property
+    def cache(self) -> PagedCache | ContiguousCache:
+        """Where the keys and values are kept."""
 
     def plan(self, axis: str, count: int) -> None:
         """Set up for steps of ``count`` slots, measured on ``axis``."""
@@ -107,7 +109,7 @@ class SdpaAttention:
 
     def plan(self, axis: str, count: int) -> None:
         """Nothing is chosen here: PyTorch selects its kernel."""
-        self._count = count
+        del axis, count
 
     def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
         """Rows of the new tokens, and the additive mask of each sequence's length."""
@@ -125,5 +127,5 @@ class SdpaAttention:
         k_BKTD = self.cache.k_LBKTD[layer][:batch]
         v_BKTD = self.cache.v_LBKTD[layer][:batch]
         mask = self._mask_B11T.expand(-1, -1, q_BKGD.shape[2], -1)
-        out = F.scaled_dot_product_attention(q_BKGD, k_BKTD, v_BKTD, attn_mask=mask)
+        out = functional.scaled_dot_product_attention(q_BKGD, k_BKTD, v_BKTD, attn_mask=mask)
         return out.reshape(batch, heads, dim)

@@ -33,8 +33,12 @@ class PagedCache:
         self.pages_per_slot = -(-capacity_tokens // page_size)
         pages = slots * self.pages_per_slot
         shape = (pages, config.num_kv_heads, page_size, config.head_dim)
-        self.k_LPKSD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
-        self.v_LPKSD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self.k_LPKSD = [
+            torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
+        ]
+        self.v_LPKSD = [
+            torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
+        ]
         self.table_BM = torch.zeros(slots, self.pages_per_slot, dtype=torch.int32, device=device)
         order = torch.randperm(pages, generator=torch.Generator().manual_seed(pages))
         self._free = order.tolist()
@@ -65,9 +69,7 @@ class PagedCache:
 
     def layer(self, layer: int, count: int, lengths_B: Tensor) -> PagedKV:
         """The first ``count`` slots of one layer, as the kernels see them."""
-        return PagedKV(
-            self.k_LPKSD[layer], self.v_LPKSD[layer], self.table_BM[:count], lengths_B
-        )
+        return PagedKV(self.k_LPKSD[layer], self.v_LPKSD[layer], self.table_BM[:count], lengths_B)
 
 
 class ContiguousCache:
@@ -82,8 +84,12 @@ class ContiguousCache:
         dtype: torch.dtype,
     ) -> None:
         shape = (slots, config.num_kv_heads, capacity_tokens, config.head_dim)
-        self.k_LBKTD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
-        self.v_LBKTD = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
+        self.k_LBKTD = [
+            torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
+        ]
+        self.v_LBKTD = [
+            torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
+        ]
         self._capacity = capacity_tokens
         self._heads = torch.arange(config.num_kv_heads, device=device)
         self._head_dim = config.head_dim

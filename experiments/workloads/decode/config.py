@@ -92,9 +92,7 @@ NAMED = {
     "random-0.6b": ModelConfig(
         "qwen3", 151936, 1024, 3072, 28, 16, 8, 128, 1e6, max_positions=40960
     ),
-    "random-4b": ModelConfig(
-        "qwen3", 151936, 2560, 9728, 36, 32, 8, 128, 1e6, max_positions=40960
-    ),
+    "random-4b": ModelConfig("qwen3", 151936, 2560, 9728, 36, 32, 8, 128, 1e6, max_positions=40960),
 }
 """Dimensions of Qwen3-0.6B and Qwen3-4B (their published config.json), for random weights."""
 

@@ -1,4 +1,4 @@
-"""The decoder at work: prefill a slot, decode all slots by one token, eagerly or from a CUDA graph."""
+"""The decoder at work: prefill a slot, decode all slots by one token, eagerly or captured."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ class DecodeEngine:
         The buffers hold what they held before once the capture is done.
         """
         saved = [buffer.clone() for buffer in (self.tokens_B, self.positions_B)]
-        stream = torch.cuda.Stream(device=self.weights.device)
+        stream: torch.cuda.Stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+            device=self.weights.device
+        )
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):

@@ -72,9 +72,7 @@ def _refill(
     """Hand in a finished stream and prefill the next prompts until one is not finished at once."""
     while slot is None or slot.finish is not None:
         if slot is not None and slot.finish is not None:
-            done.append(
-                Stream(prompt=slot.prompt, tokens=tuple(slot.tokens), finish=slot.finish)
-            )
+            done.append(Stream(prompt=slot.prompt, tokens=tuple(slot.tokens), finish=slot.finish))
         if not waiting:
             return None
         number, prompt = waiting.pop(0)

@@ -3,9 +3,9 @@
 Shape suffixes: N tokens (any batch layout, flattened), C hidden size, H query heads, K KV heads,
 D head dimension, I intermediate size, V vocabulary, T positions.
 
-The attention itself is an argument (``attend``), so that training, prefill, the paged decode step and
-the oracle share every other operation. The function computed is that of ``Qwen3ForCausalLM`` and
-``LlamaForCausalLM`` in transformers, against which the logits are tested.
+The attention itself is an argument (``attend``), so that training, prefill, the paged decode step
+and the oracle share every other operation. The function computed is that of ``Qwen3ForCausalLM``
+and ``LlamaForCausalLM`` in transformers, against which the logits are tested.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from experiments.workloads.decode.config import ModelConfig
 
@@ -89,7 +89,7 @@ def rotate(x_NHD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """RMS norm over the last dimension (Zhang and Sennrich 2019)."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def qkv_heads(
@@ -97,8 +97,8 @@ def qkv_heads(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Projected, normalised and rotated ``q_NHD k_NKD`` and projected ``v_NKD``."""
     h, k, d = config.num_q_heads, config.num_kv_heads, config.head_dim
-    heads = F.linear(x_NC, layer.qkv_EC).view(x_NC.shape[0], h + 2 * k, d)
-    q_NHD, k_NKD, v_NKD = heads.split((h, k, k), dim=1)
+    heads = functional.linear(x_NC, layer.qkv_EC).view(x_NC.shape[0], h + 2 * k, d)
+    q_NHD, k_NKD, v_NKD = torch.split(heads, (h, k, k), dim=1)
     if layer.q_norm_D is not None and layer.k_norm_D is not None:
         q_NHD = rms_norm(q_NHD, layer.q_norm_D, config.rms_norm_eps)
         k_NKD = rms_norm(k_NKD, layer.k_norm_D, config.rms_norm_eps)
@@ -107,8 +107,8 @@ def qkv_heads(
 
 def swiglu(layer: LayerWeights, x_NC: Tensor) -> Tensor:
     """The gated MLP (Shazeer 2020)."""
-    gate_NI, up_NI = F.linear(x_NC, layer.gate_up_JC).chunk(2, dim=-1)
-    return F.linear(F.silu(gate_NI) * up_NI, layer.down_CI)
+    gate_NI, up_NI = functional.linear(x_NC, layer.gate_up_JC).chunk(2, dim=-1)
+    return functional.linear(functional.silu(gate_NI) * up_NI, layer.down_CI)
 
 
 def hidden_states(
@@ -119,18 +119,18 @@ def hidden_states(
     attend: Attend,
 ) -> Tensor:
     """The normalised hidden states of flat tokens, ``x_NC``."""
-    x_NC = F.embedding(tokens_N, weights.embed_VC)
+    x_NC = functional.embedding(tokens_N, weights.embed_VC)
     for index, layer in enumerate(weights.layers):
         normed = rms_norm(x_NC, layer.input_norm_C, config.rms_norm_eps)
         attended = attend(index, *qkv_heads(config, layer, normed, rope))
-        x_NC = x_NC + F.linear(attended.reshape(x_NC.shape[0], -1), layer.o_CE)
+        x_NC = x_NC + functional.linear(attended.reshape(x_NC.shape[0], -1), layer.o_CE)
         x_NC = x_NC + swiglu(layer, rms_norm(x_NC, layer.post_norm_C, config.rms_norm_eps))
     return rms_norm(x_NC, weights.final_norm_C, config.rms_norm_eps)
 
 
 def logits(weights: Weights, x_NC: Tensor) -> Tensor:
     """Logits over the vocabulary, ``[N, V]``."""
-    return F.linear(x_NC, weights.head_VC)
+    return functional.linear(x_NC, weights.head_VC)
 
 
 def causal_attention(q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, batch: int) -> Tensor:
@@ -144,5 +144,7 @@ def causal_attention(q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, batch: int) ->
 
     q_BHTD, k_BKTD, v_BKTD = split(q_NHD), split(k_NKD), split(v_NKD)
     grouped = q_BHTD.shape[1] != k_BKTD.shape[1]
-    out = F.scaled_dot_product_attention(q_BHTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped)
+    out = functional.scaled_dot_product_attention(
+        q_BHTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped
+    )
     return out.transpose(1, 2).reshape(q_NHD.shape)

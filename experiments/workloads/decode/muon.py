@@ -19,14 +19,14 @@ MOMENTUM = 0.95
 def orthogonalised(gradient: Tensor, steps: int = 5) -> Tensor:
     """A matrix with the singular vectors of ``gradient`` and singular values near 1."""
     a, b, c = NEWTON_SCHULZ
-    x = gradient / (gradient.norm() + 1e-7)
+    x: Tensor = gradient / (gradient.norm() + 1e-7)
     tall = x.shape[0] > x.shape[1]
     if tall:
         x = x.T
     for _ in range(steps):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if tall else x
+    return x.T.contiguous() if tall else x
 
 
 class Optimiser:

@@ -83,6 +83,7 @@ def parsed_concurrency(text: str) -> tuple[int, ...]:
         counts = []
     if not counts or counts[0] < 1 or counts[-1] > PROMPT_COUNT:
         raise BadParameter(
-            f"decode: concurrency = {text!r}", cure=f"use a list such as 1,2,4,8 (at most {PROMPT_COUNT})"
+            f"decode: concurrency = {text!r}",
+            cure=f"use a list such as 1,2,4,8 (at most {PROMPT_COUNT})",
         )
     return tuple(counts)

@@ -1,4 +1,4 @@
-"""Fixed prompts: overlapping windows of the held-out text that ships with the model (torch-free)."""
+"""Fixed prompts: overlapping windows of the held-out text that ships with the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class PromptSet:
         self._stride = (len(ids) - longest) // PROMPT_COUNT
         if self._stride < 1:
             raise BadParameter(
-                f"the prompt text has {len(ids)} tokens: too few for {PROMPT_COUNT} prompts of {longest}",
+                f"the prompt text has {len(ids)} tokens: "
+                f"too few for {PROMPT_COUNT} prompts of {longest}",
                 cure=f"ask for prompt_tokens of at most {max(1, len(ids) - PROMPT_COUNT)}",
             )
 
@@ -42,7 +43,7 @@ class PromptSet:
         return tuple(self._ids[start : start + length])
 
     def measured(self, count: int, seed: int) -> tuple[tuple[int, ...], ...]:
-        """``count`` prompts drawn by seed, the first one longest and the others a little shorter."""
+        """``count`` prompts drawn by seed, the first longest and the others a little shorter."""
         drawn = random.Random(seed).sample(range(PROMPT_COUNT), count)
         lengths = (max(1, self._longest - RAGGED_STEP * i) for i in range(count))
         return tuple(self.window(i, n) for i, n in zip(drawn, lengths, strict=True))
@@ -57,13 +58,16 @@ def prompt_set(model: str, config: ModelConfig, longest: int) -> PromptSet:
     """The prompts of a model: held-out text in its own tokens, or drawn ids for random weights."""
     if is_random(model):
         draw = random.Random(0)
-        return PromptSet([draw.randrange(config.vocab_size) for _ in range(longest + 8 * PROMPT_COUNT)], longest)
+        return PromptSet(
+            [draw.randrange(config.vocab_size) for _ in range(longest + 8 * PROMPT_COUNT)], longest
+        )
     tokenizer = Tokenizer.from_file(str(model_folder(model) / "tokenizer.json"))
     ids = tokenizer.encode(PROMPTS_FILE.read_text(encoding="utf-8"), add_special_tokens=False).ids
     beyond = [i for i in ids if i >= config.vocab_size]
     if beyond:
         raise BadParameter(
-            f"model {model}: the tokenizer gives token {beyond[0]}, the model has {config.vocab_size}",
+            f"model {model}: the tokenizer gives token {beyond[0]}, "
+            f"the model has {config.vocab_size}",
             cure="tokenizer.json belongs to another model",
         )
     return PromptSet(ids, longest)

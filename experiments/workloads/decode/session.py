@@ -54,9 +54,7 @@ class DecodeSession:
             weights = load_weights(self._config, model_folder(model), self._device, dtype)
         capacity = prompt_tokens + self._output_tokens
         attention = self._attention(implementation, site, capacity, dtype)
-        self._engine = DecodeEngine(
-            self._config, weights, attention, max(self._counts), capacity
-        )
+        self._engine = DecodeEngine(self._config, weights, attention, max(self._counts), capacity)
         self._captured: dict[int, Callable[[], Tensor]] = {}
 
     def _attention(
@@ -98,7 +96,7 @@ class DecodeSession:
         return self._captured[count]
 
     def warm_up(self) -> None:
-        """Prefill every prompt and decode each concurrency, so that all is compiled and captured."""
+        """Prefill every prompt and decode at each concurrency: compile, capture, touch memory."""
         self._starts = []
         for slot, prompt in enumerate(self._measured):
             self._starts.append((self._engine.prefill(slot, prompt), len(prompt)))
@@ -108,9 +106,7 @@ class DecodeSession:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def _decode(self, count: int, steps: int) -> list[float]:
-        return measuring.time_decode(
-            self._engine, self._step(count), self._starts[:count], steps
-        )
+        return measuring.time_decode(self._engine, self._step(count), self._starts[:count], steps)
 
     def measure(self) -> Measurement:
         """TTFT of prefills one after another, then rounds over all concurrencies.

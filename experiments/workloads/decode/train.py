@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.corpus import (
@@ -46,7 +46,7 @@ from experiments.workloads.decode.weights import assemble, save_weights, shapes
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Dimensions and schedule; the last ``long_share`` of the steps sees ``long_tokens`` contexts."""
+    """Dimensions and schedule; the last ``long_share`` of the steps sees long contexts."""
 
     config: ModelConfig
     steps: int
@@ -58,9 +58,7 @@ class Recipe:
 
 RECIPES = {
     "shipped": Recipe(
-        ModelConfig(
-            "qwen3", 1024, 128, 384, 3, 16, 8, 32, max_positions=4096, eos_token_ids=(0,)
-        ),
+        ModelConfig("qwen3", 1024, 128, 384, 3, 16, 8, 32, max_positions=4096, eos_token_ids=(0,)),
         steps=1200,
         batch_tokens=2048,
         short_tokens=128,
@@ -95,9 +93,7 @@ def split_text(text: str, form: str) -> tuple[list[str], list[str]]:
     return documents[: len(documents) - count], documents[len(documents) - count :]
 
 
-def loss_of(
-    config: ModelConfig, weights: Weights, rope: RopeTables, tokens_BT: Tensor
-) -> Tensor:
+def loss_of(config: ModelConfig, weights: Weights, rope: RopeTables, tokens_BT: Tensor) -> Tensor:
     """Mean cross entropy of the next token, in nat."""
     batch, length = tokens_BT.shape[0], tokens_BT.shape[1] - 1
     positions = torch.arange(length, device=tokens_BT.device).repeat(batch)
@@ -108,7 +104,7 @@ def loss_of(
         rope.at(positions),
         lambda _, q, k, v: causal_attention(q, k, v, batch),
     )
-    return F.cross_entropy(logits(weights, x_NC).float(), tokens_BT[:, 1:].reshape(-1))
+    return functional.cross_entropy(logits(weights, x_NC).float(), tokens_BT[:, 1:].reshape(-1))
 
 
 def batches(

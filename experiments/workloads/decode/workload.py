@@ -23,7 +23,7 @@ FIXED_AXES = (
 PEAK_BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.039e12, "B200": 8.0e12}
 """Memory bandwidth in bytes/s by part of the device's name (NVIDIA datasheets, SXM parts)."""
 LARGEST_CACHE_BYTES = 126 * 2**20
-"""Largest second-level cache of these devices (B200): below twice this a roofline bounds nothing."""
+"""Largest second-level cache of these devices (B200); a roofline bounds what is twice as large."""
 
 
 class DecodeWorkload:
@@ -60,7 +60,8 @@ class DecodeWorkload:
                 raise UnknownName("parameter of decode", name, [*values, "model"])
         if "prompt_tokens" in requested and "ttft_tokens" not in requested:
             values["ttft_tokens"] = min(
-                int(values["ttft_tokens"] or 0), _integer("prompt_tokens", requested["prompt_tokens"])
+                int(values["ttft_tokens"] or 0),
+                _integer("prompt_tokens", requested["prompt_tokens"]),
             )
         for name, text in requested.items():
             if name in RANGES:
@@ -89,6 +90,7 @@ class DecodeWorkload:
 
     def sites(self, parameters: Mapping[str, Scalar]) -> tuple[str, ...]:
         """The split rule of the paged attention."""
+        del parameters
         return (SPLIT_RULE,)
 
     def needs(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Needs:
@@ -152,9 +154,7 @@ def _choice(name: str, text: str) -> str:
     return str(text)
 
 
-def _check_together(
-    values: Mapping[str, Scalar], config: ModelConfig, device: DeviceFacts
-) -> None:
+def _check_together(values: Mapping[str, Scalar], config: ModelConfig, device: DeviceFacts) -> None:
     """Refuse combinations that cannot run or would not be what they say."""
     graph, attn = values["graph"], values["attn"]
     if graph == "on" and device.device_type != "cuda":

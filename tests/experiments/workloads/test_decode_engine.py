@@ -1,4 +1,4 @@
-"""The engine: paged steps, continuous batching, greedy rules, against the whole sequence at once."""
+"""The engine: paged steps, continuous batching and greedy rules, against whole sequences."""
 
 from __future__ import annotations
 
