@@ -20,6 +20,7 @@ import typer
 from experiments.commands.ab import ab
 from experiments.commands.look import history, list_, pr, show
 from experiments.commands.output import JSON_SCHEMA_VERSION
+from experiments.commands.policy import policy
 from experiments.commands.store import export, import_, replay, sync, ui
 from experiments.exit_codes import Exit
 from levers.errors import LevergateError, UsageError
@@ -44,6 +45,7 @@ for command, name in (
     (ui, "ui"),
 ):
     app.command(name)(command)
+app.add_typer(policy, name="policy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,6 +31,8 @@ from levers.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from experiments.defaults import Current
+    from experiments.policy_replay import ReplayReport
+    from experiments.policy_replay_evidence import Untargeted
     from experiments.records import Decision
     from experiments.registry import Registry
     from experiments.run_record import RunRecord
@@ -160,6 +162,18 @@ def replay(run: str) -> tuple[Decision | None, Decision]:
 
     record = show(run)
     return record.decision, decide_again(record)
+
+
+def policy_replay(file: Path, policy: str, unknown_state: Untargeted) -> ReplayReport:
+    """A corpus of recorded decisions, decided again under a named policy.
+
+    Raises:
+        UsageError: there is no such policy, or the file holds no such corpus.
+    """
+    from experiments import policy_replay, policy_replay_corpus, policy_replay_evidence
+
+    named = policy_replay_evidence.named(policy)
+    return policy_replay.replayed(policy_replay_corpus.read(file), named, unknown_state)
 
 
 def export(run: str, path: Path) -> Path:
