@@ -69,7 +69,7 @@ def _draw(config: SlatConfig, tokens: int, generator: torch.Generator) -> _Sampl
         cond = torch.zeros_like(cond)
     direction = torch.randn(3, config.latent, generator=generator)
     own = torch.randn(config.latent, generator=generator)
-    clean = torch.sin(coords / GRID * torch.pi @ direction) + 0.5 * own
+    clean = torch.sin(_phase(coords, direction)) + 0.5 * own
     return _Sample(
         clean=clean,
         noise=torch.randn(tokens, config.latent, generator=generator),
@@ -77,6 +77,17 @@ def _draw(config: SlatConfig, tokens: int, generator: torch.Generator) -> _Sampl
         cond=cond,
         coords=coords,
     )
+
+
+def _phase(coords: Tensor, direction: Tensor) -> Tensor:
+    """``coords / GRID x pi @ direction``, term by term.
+
+    A matrix product on the CPU may sum in another order in another process (its library chooses
+    by alignment), and the inputs of all processes must be equal to the bit.
+    """
+    scaled = coords / GRID * torch.pi
+    x, y, z = (scaled[:, axis, None] * direction[axis] for axis in range(3))
+    return x + y + z
 
 
 def make_batch(
