@@ -29,6 +29,12 @@ from experiments.values import digest_of
 from levers import catalog
 from levers.errors import BadParameter, BrokenLever, UnknownName
 
+LEAST_TIME_LIMIT_S = 120.0
+"""No process is called hung before this: a first compilation takes a minute."""
+
+SLOWEST = 20.0
+"""How many times its estimate a process may take; beyond it is hung."""
+
 
 def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) -> RunRecord:
     """Measure and decide; the decided record is on disk when this returns.
@@ -55,9 +61,6 @@ def _begin(
     alone = prepare.compare(request, device)
     stack = _default_on(registry, alone, listener)
     comparison = prepare.compare(request, device, stack) if stack else alone
-    if request.seed is None and stack:
-        spec = comparison.spec.model_copy(update={"seed": alone.spec.seed})
-        comparison = prepare.again(spec, device)
     _check_room(comparison, home, listener)
     frozen = _frozen(comparison, home)
     head = _head(
@@ -203,11 +206,22 @@ def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener
     return final
 
 
+def _time_limit_s(comparison: Comparison) -> float:
+    """After this time a process counts as hung: far beyond what the workload says it takes."""
+    needs = comparison.workload.needs(comparison.spec.parameters, comparison.device.facts)
+    return max(LEAST_TIME_LIMIT_S, SLOWEST * needs.seconds_per_sample)
+
+
 def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -> None:
     here = spool.record().environment
     with (
         Sampler(probe_for(comparison.device)) as sampler,
-        Executor(_frozen(comparison, home), home.work, watcher=sampler) as executor,
+        Executor(
+            _frozen(comparison, home),
+            home.work,
+            time_limit_s=_time_limit_s(comparison),
+            watcher=sampler,
+        ) as executor,
     ):
         sitting = Sitting(
             comparison=comparison,

@@ -85,6 +85,7 @@ class Sitting:
                 self.spool.failure(failure)
             else:
                 self.spool.witness(witness_of(arm, result))
+                self.spool.note(f"facts of {arm}", dict(result.facts))
 
     def _parity(self) -> float:
         """The battery; returns its seconds. What an earlier sitting finished is not repeated."""
@@ -120,6 +121,8 @@ class Sitting:
     # --- samples -----------------------------------------------------------------------------
 
     def _measure(self) -> End:
+        if self.executor.not_forkable:
+            self.spool.warning(f"each process is a fresh interpreter: {self.executor.not_forkable}")
         spec, plan = self.comparison.spec, self.comparison.plan
         self.listener.on_stage("measure", f"looks at {', '.join(map(str, spec.looks))} pairs")
         collector = Collector(
