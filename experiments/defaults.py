@@ -34,12 +34,25 @@ class Override(Value):
     at: str
 
 
+DRIVER = "driver"
+"""The version that only the runs on a GPU have; a CPU's verdict does not depend on it."""
+
+
 class Current(Value):
-    """What runs now: versions and lever source digests to compare with; None is not compared."""
+    """What runs now: versions and lever source digests to compare with; None is not compared.
+
+    ``on_sets`` holds the levers that are on for each work (:attr:`Scope.work`); ``on_set`` stands
+    for all works at once.
+    """
 
     versions: FrozenMap[str] | None = None
     lever_digests: FrozenMap[str] = Field(default_factory=dict)
     on_set: tuple[str, ...] | None = None
+    on_sets: FrozenMap[tuple[str, ...]] = Field(default_factory=dict)
+
+    def on_with(self, scope: Scope) -> tuple[str, ...] | None:
+        """The levers that are on where this scope is; None is not compared."""
+        return self.on_sets.get(scope.work) if self.on_set is None else self.on_set
 
 
 class DefaultState(Value):
@@ -166,9 +179,10 @@ def _drifted(run: Evidence, current: Current) -> list[tuple[Flag, str]]:
         changes.append("the lever's source changed")
     if changes:
         found.append(("stale", f"measured on another stack: {', '.join(changes)}"))
-    if current.on_set is not None:
+    on_now = current.on_with(run.scope)
+    if on_now is not None:
         mine = f"{run.scope.lever}="
-        others = {one for one in current.on_set if not one.startswith(mine)}
+        others = {one for one in on_now if not one.startswith(mine)}
         if others != set(run.on_set):
             was, now = ", ".join(run.on_set) or "none", ", ".join(sorted(others)) or "none"
             found.append(("unbound", f"other levers on then: {was}; now: {now}"))
@@ -176,7 +190,7 @@ def _drifted(run: Evidence, current: Current) -> list[tuple[Flag, str]]:
 
 
 def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    names = sorted({*then, *now})
+    names = sorted(name for name in {*then, *now} if name != DRIVER or name in then)
     return [
         f"{name} {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
         for name in names

@@ -170,6 +170,17 @@ def versions() -> Mapping[str, str]:
     return found
 
 
+def stack_versions(driver: str = "") -> Mapping[str, str]:
+    """What a verdict is bound to: the versions, and the driver where a device has one."""
+    return {**versions(), "driver": driver} if driver else versions()
+
+
+def driver_now() -> str:
+    """The driver of this machine's GPUs; empty where there is none."""
+    gpus = cuda_devices()
+    return gpus[0].driver if gpus else ""
+
+
 def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """What tells this boot from the next; empty where the kernel does not say."""
     try:
@@ -215,16 +226,13 @@ def describe(
         facts: what else was found: cores, load at the start, the arms' kill switches.
     """
     head, dirty = commit()
-    stack = dict(versions())
-    if device.driver:
-        stack["driver"] = device.driver
     return Environment(
         device_kind=device.facts.kind,
         device_uuid=device.uuid,
         device_type="cuda" if device.is_cuda else "cpu",
         host=socket.gethostname(),
         boot_id=boot_id(),
-        versions=stack,
+        versions=stack_versions(device.driver),
         commit=head,
         dirty=dirty,
         cpu_count=os.cpu_count() or 1,

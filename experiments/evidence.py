@@ -41,6 +41,12 @@ class Scope(Value):
         fields = (self.lever, self.setting, self.ref, self.workload, self.device_kind)
         return digest_of(json.dumps([*fields, dict(self.parameters)], sort_keys=True))
 
+    @property
+    def work(self) -> str:
+        """A digest of what is run where, whichever the lever: one ON set belongs to it."""
+        fields = (self.workload, self.device_kind)
+        return digest_of(json.dumps([*fields, dict(self.parameters)], sort_keys=True))
+
     def __str__(self) -> str:
         return f"{self.workload} {self.lever}={self.setting} vs {self.ref} on {self.device_kind}"
 

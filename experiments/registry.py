@@ -214,6 +214,16 @@ class Registry:
         ]
         return on_set(states)
 
+    def on_sets(self, current: Current | None = None) -> Mapping[str, tuple[str, ...]]:
+        """The levers that are on for each work (:attr:`Scope.work`) that has a verdict."""
+        by_work: dict[str, list[DefaultState]] = {}
+        for state in self.default_states(current=current):
+            by_work.setdefault(state.scope.work, []).append(state)
+        return {
+            work: tuple(str(one) for one in on_set(states).settings)
+            for work, states in by_work.items()
+        }
+
     def invalidate(
         self, run_ids: Sequence[str], *, reason: str, name: str, at: str
     ) -> marks.Invalidation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from experiments.registry_tables import (
     OVERRIDES,
     RUNS,
 )
+from experiments.registry_views import Beside, runs_query
+from experiments.requests import Standing
 from experiments.values import Value, digest_of
 from levers.errors import UsageError
 
@@ -31,6 +34,7 @@ class Invalidation(Value):
     Attributes:
         runs: the runs that are now marked, the asked ones first.
         dependents: those among them that rest on a cached check of an asked run.
+        already: those among them that were marked before, and keep the reason given then.
         changed: scope, state before, state after, for each default state that changed.
         measured_with: runs in which a lever was on because of a verdict that has now changed; their
             ON set no longer holds, so they show as unbound.
@@ -38,6 +42,7 @@ class Invalidation(Value):
 
     runs: tuple[str, ...]
     dependents: tuple[str, ...] = ()
+    already: tuple[str, ...] = ()
     changed: tuple[tuple[str, str, str], ...] = ()
     measured_with: tuple[str, ...] = ()
 
@@ -64,7 +69,8 @@ class Ended(NamedTuple):
 def _signed(what: str, name: str, reason: str) -> None:
     if not name.strip() or not reason.strip():
         raise UsageError(
-            f"{what} needs a name and a reason", cure="both are shown wherever the verdict is"
+            f"{what} needs a name and a reason",
+            cure="give --name and --reason: both are shown wherever the verdict is",
         )
 
 
@@ -89,6 +95,7 @@ def invalidate(
     return Invalidation(
         runs=tuple(words),
         dependents=tuple(run_id for run_id, _ in dependents),
+        already=tuple(run_id for run_id in words if run_id in marked),
         changed=tuple((str(scope), was, now) for scope, was, now in changed),
         measured_with=_measured_with(connection, [scope for scope, _, _ in changed]),
     )
@@ -180,20 +187,19 @@ def unmirrored(connection: Connection, uri: str) -> tuple[str, ...]:
 def ended(connection: Connection) -> tuple[Ended, ...]:
     """The ended runs, oldest first.
 
-    An invalidation or an override shows on the run's page too, so it makes a new version of it.
+    What stands beside a run (invalidated, overridden, confirmed) shows on its page too, so it makes
+    a new version of it.
     """
-    words = select(OVERRIDES).order_by(OVERRIDES.c.number)
-    said = {row.scope_key: f"{row.state} {row.at}" for row in connection.execute(words)}
-    query = (
-        select(RUNS.c.run_id, RUNS.c.lever, RUNS.c.content_digest, RUNS.c.scope_key)
-        .add_columns(INVALIDATIONS.c.at.label("invalid_at"))
-        .outerjoin(INVALIDATIONS, INVALIDATIONS.c.run_id == RUNS.c.run_id)
-        .where(RUNS.c.status != "running")
-        .order_by(RUNS.c.created_at, RUNS.c.run_id)
-    )
+    ordered = runs_query().where(RUNS.c.status != "running")
+    beside = Beside(connection, None)
     found = []
-    for row in connection.execute(query):
-        marked = f"{row.invalid_at or ''}{said.get(row.scope_key, '')}"
-        version = digest_of(row.content_digest + marked) if marked else row.content_digest
-        found.append(Ended(row.run_id, row.lever, version))
+    for row in connection.execute(ordered.order_by(RUNS.c.created_at, RUNS.c.run_id)).mappings():
+        version = _version(row["content_digest"], beside.standing(row))
+        found.append(Ended(row["run_id"], row["lever"], version))
     return tuple(found)
+
+
+def _version(content: str, standing: Standing) -> str:
+    """The content's digest alone where nothing stands beside it."""
+    marks = (standing.invalidated, standing.override, standing.confirmed)
+    return digest_of(json.dumps([content, *marks])) if any(marks) else content

@@ -15,6 +15,7 @@ from experiments.registry_tables import (
     DECISIONS,
     DEFAULT_STATES,
     EFFECTS,
+    INVALID_BECAUSE,
     INVALIDATIONS,
     OVERRIDES,
     RUN_FIELDS,
@@ -188,7 +189,7 @@ def scope_of(row: Row[Any]) -> Scope:
 def evidence_of(connection: Connection, scope: Scope) -> tuple[Evidence, ...]:
     """The decided runs of a scope, with the reason where one was invalidated."""
     query = (
-        select(*RUN_FIELDS, INVALIDATIONS.c.reason.label("invalid_because"))
+        select(*RUN_FIELDS, INVALID_BECAUSE)
         .select_from(RUNS)
         .outerjoin(INVALIDATIONS, INVALIDATIONS.c.run_id == RUNS.c.run_id)
         .where(RUNS.c.scope_key == scope.key, RUNS.c.kind == "ab")

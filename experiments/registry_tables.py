@@ -153,6 +153,11 @@ INVALIDATIONS = Table(
     Column("at", String(32), nullable=False),
 )
 
+INVALID_BECAUSE = (INVALIDATIONS.c.reason + " (" + INVALIDATIONS.c.name + ")").label(
+    "invalid_because"
+)
+"""What is shown beside an invalidated run: the reason, and who gave it."""
+
 OVERRIDES = Table(
     "overrides",
     METADATA,

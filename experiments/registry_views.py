@@ -10,15 +10,20 @@ from sqlalchemy import Connection, Select, select
 from experiments.defaults import Current, DefaultState, Override, derive_state, standing_of
 from experiments.evidence import VERDICTS, Evidence, Scope
 from experiments.registry_rows import evidence_from, evidence_of, override_of, scope_of
-from experiments.registry_tables import DEFAULT_STATES, INVALIDATIONS, RUN_FIELDS, RUNS
+from experiments.registry_tables import (
+    DEFAULT_STATES,
+    INVALID_BECAUSE,
+    INVALIDATIONS,
+    RUN_FIELDS,
+    RUNS,
+)
 from experiments.requests import HistoryRow, Standing
 
 
 def runs_query() -> Select[Any]:
     """The runs without their records, with the reason where one was invalidated."""
-    invalid = INVALIDATIONS.c.reason.label("invalid_because")
     joined = INVALIDATIONS.c.run_id == RUNS.c.run_id
-    return select(*RUN_FIELDS, invalid).select_from(RUNS).outerjoin(INVALIDATIONS, joined)
+    return select(*RUN_FIELDS, INVALID_BECAUSE).select_from(RUNS).outerjoin(INVALIDATIONS, joined)
 
 
 def state_of(connection: Connection, scope: Scope, current: Current | None) -> DefaultState:

@@ -175,11 +175,11 @@ def test_an_invalidation_takes_its_default_state_with_it(registry: Registry) -> 
     done = registry.invalidate(["b"], reason="oracle ran eager", name="Ada", at=AT)
     assert done.runs == ("b",)
     assert [(was, now) for _, was, now in done.changed] == [("on", "off")]
-    assert registry.standing("b").invalidated == "oracle ran eager"
-    assert registry.history()[0].standing.invalidated == "oracle ran eager"
+    assert registry.standing("b").invalidated == "oracle ran eager (Ada)"
+    assert registry.history()[0].standing.invalidated == "oracle ran eager (Ada)"
     again = registry.invalidate(["b"], reason="another word", name="Bob", at=AT)
-    assert again.changed == ()
-    assert registry.standing("b").invalidated == "oracle ran eager"
+    assert (again.changed, again.already) == ((), ("b",))
+    assert registry.standing("b").invalidated == "oracle ran eager (Ada)"
 
 
 def test_an_invalidation_reaches_runs_that_took_the_check_from_the_cache(
