@@ -150,7 +150,7 @@ def _kernels(work: Callable[[], None]) -> Counter[str]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         work()
         torch.cuda.synchronize()
     names = [
