@@ -67,13 +67,18 @@ def plan_splits(kv_tokens: int, kv_block: int, num_splits: int) -> SplitPlan:
 
 
 class Workspace:
-    """Preallocated partial results of the largest launch: ``o_XBHD`` and ``lse_XBH``, fp32."""
+    """Preallocated partial results of the largest launch: ``o_XBHD`` and ``lse_XBH``, fp32.
+
+    The plain form also keeps room for the gathered pages of one work item: large blocks that are
+    taken and given back at every item would cost page faults, and their time scatters.
+    """
 
     def __init__(
         self, splits: int, batch: int, heads: int, head_dim: int, device: torch.device
     ) -> None:
         self._o = torch.zeros(splits * batch * heads * head_dim, device=device)
         self._lse = torch.zeros(splits * batch * heads, device=device)
+        self._gathered: tuple[Tensor, Tensor] | None = None
 
     def partials(self, splits: int, batch: int, heads: int, dim: int) -> tuple[Tensor, Tensor]:
         """Views ``o_XBHD, lse_XBH`` of one launch.
@@ -86,6 +91,17 @@ class Workspace:
             raise ValueError(f"{splits} splits x {batch} x {heads} exceed the workspace")
         o_XBHD = self._o[: rows * dim].view(splits, batch, heads, dim)
         return o_XBHD, self._lse[:rows].view(splits, batch, heads)
+
+    def gather(self, kv: PagedKV, pages_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies ``k_NKSD, v_NKSD`` of some pages, in fp32."""
+        count, shape = pages_N.numel(), kv.k_PKSD.shape[1:]
+        if self._gathered is None or self._gathered[0].shape[0] < count:
+            like = kv.k_PKSD.new_zeros((count, *shape))
+            self._gathered = like, like.clone()
+        k_NKSD, v_NKSD = (one[:count] for one in self._gathered)
+        torch.index_select(kv.k_PKSD, 0, pages_N, out=k_NKSD)
+        torch.index_select(kv.v_PKSD, 0, pages_N, out=v_NKSD)
+        return k_NKSD.float(), v_NKSD.float()
 
 
 def decode_attention(
@@ -135,7 +151,9 @@ def _launch_plain(
             o_KGD = o_XBHD[split, row].view(kv_heads, -1, dim)
             lse_KG = lse_XBH[split, row].view(kv_heads, -1)
             if end > start:
-                _partial(q_BKGD[row], kv, row, start, end, o_KGD, lse_KG)
+                pages_N = kv.table_BM[row, start // kv.page_size : -(-end // kv.page_size)]
+                k_NKSD, v_NKSD = workspace.gather(kv, pages_N)
+                _partial(q_BKGD[row], k_NKSD, v_NKSD, end % kv.page_size, o_KGD, lse_KG)
             else:
                 o_KGD.zero_()
                 lse_KG.fill_(LOWEST)
@@ -148,23 +166,21 @@ def _launch_plain(
 
 
 def _partial(
-    q_KGD: Tensor, kv: PagedKV, row: int, start: int, end: int, o_KGD: Tensor, lse_KG: Tensor
+    q_KGD: Tensor, k_NKSD: Tensor, v_NKSD: Tensor, filled: int, o_KGD: Tensor, lse_KG: Tensor
 ) -> None:
-    """One piece: tokens ``start .. end - 1`` of one sequence; writes ``o_KGD`` and ``lse_KG``.
+    """One piece of one sequence; writes ``o_KGD`` and ``lse_KG``.
+
+    ``filled`` is the number of slots in use on the last page, 0 where all are.
 
     Sums run over the slots of a page first and over the pages then, so that the error of a sum does
     not depend on how many pages a split has.
     """
-    size = kv.page_size
-    pages_N = kv.table_BM[row, start // size : -(-end // size)]
-    k_NKSD = kv.k_PKSD.index_select(0, pages_N).float()
-    v_NKSD = kv.v_PKSD.index_select(0, pages_N).float()
-    count, kv_heads, _, dim = k_NKSD.shape
+    count, kv_heads, size, dim = k_NKSD.shape
     q_NKGD = q_KGD.expand(count, *q_KGD.shape).reshape(count * kv_heads, -1, dim)
     p_NKGS = torch.bmm(q_NKGD, k_NKSD.view(-1, size, dim).mT).view(count, kv_heads, -1, size)
-    if end % size:
-        p_NKGS[-1, :, :, end % size :] = -math.inf
-        v_NKSD[-1, :, end % size :] = 0.0
+    if filled:
+        p_NKGS[-1, :, :, filled:] = -math.inf
+        v_NKSD[-1, :, filled:] = 0.0
     m_KG = p_NKGS.amax(dim=(0, 3)).clamp_(min=LOWEST)
     p_NKGS.sub_(m_KG.unsqueeze(-1)).exp_()
     l_KG = p_NKGS.sum(dim=(0, 3)).clamp_(min=1.0)

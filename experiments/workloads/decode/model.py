@@ -98,7 +98,7 @@ def qkv_heads(
     """Projected, normalised and rotated ``q_NHD k_NKD`` and projected ``v_NKD``."""
     h, k, d = config.num_q_heads, config.num_kv_heads, config.head_dim
     heads = functional.linear(x_NC, layer.qkv_EC).view(x_NC.shape[0], h + 2 * k, d)
-    q_NHD, k_NKD, v_NKD = torch.split(heads, (h, k, k), dim=1)
+    q_NHD, k_NKD, v_NKD = torch.split(heads, [h, k, k], dim=1)
     if layer.q_norm_D is not None and layer.k_norm_D is not None:
         q_NHD = rms_norm(q_NHD, layer.q_norm_D, config.rms_norm_eps)
         k_NKD = rms_norm(k_NKD, layer.k_norm_D, config.rms_norm_eps)

@@ -131,7 +131,7 @@ def disassemble(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     for index, layer in enumerate(weights.layers):
         at = f"model.layers.{index}"
         named[f"{at}.input_layernorm.weight"] = layer.input_norm_C
-        parts = torch.split(layer.qkv_EC, (q, k, k))
+        parts = torch.split(layer.qkv_EC, [q, k, k])
         named |= {f"{at}.self_attn.{x}_proj.weight": p for x, p in zip("qkv", parts, strict=True)}
         if layer.q_norm_D is not None and layer.k_norm_D is not None:
             named[f"{at}.self_attn.q_norm.weight"] = layer.q_norm_D
