@@ -12,8 +12,11 @@ from sqlalchemy import text
 from support import records_factory as factory
 
 from experiments import migrations
+from experiments.calibration_store import CALIBRATIONS
 from experiments.registry import Registry
-from experiments.registry_tables import METADATA
+
+METADATA = CALIBRATIONS.metadata
+"""With the tables of every module."""
 
 DATABASES = Path(__file__).resolve().parents[1] / "databases"
 
