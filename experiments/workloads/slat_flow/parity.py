@@ -25,11 +25,11 @@ from experiments.workloads.slat_flow.sites import Sites
 from experiments.workloads.slat_flow.step import Step, adamw, build_model
 from levers.errors import UnknownName
 
-CURVE_STEPS = 20
+CURVE_STEPS = 16
 CURVE_LEARNING_RATE = 1e-3
 """Ten times upstream's: the curve has to move in few steps."""
 
-CURVE_DEPTH = 4
+CURVE_DEPTH = 2
 CURVE_SAMPLES = 8
 
 
@@ -74,7 +74,7 @@ def outputs(
 
 
 def curve_config(config: SlatConfig) -> SlatConfig:
-    """The timed step with at most four blocks and eight samples: many steps in little time."""
+    """The timed step with at most two blocks and eight samples: many steps in little time."""
     depth = min(config.depth, CURVE_DEPTH)
     return dataclasses.replace(
         config,

@@ -185,6 +185,12 @@ def test_the_witness_sees_which_backward_ran_on_each_axis(setting: str, node: st
     assert plans == {axis.name: f"backward={node} x 12" for axis in AXES}
 
 
+def test_frozen_blocks_have_no_backward_to_replace() -> None:
+    one = session(frozen="1")
+    one.exercise()
+    assert LEVER.witness(one.sites[BROADCAST])["train/tok_s"] == "backward=Index x 6"
+
+
 def test_nothing_is_observed_while_steps_are_timed() -> None:
     one = session()
     one.measure()
