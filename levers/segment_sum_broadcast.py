@@ -8,13 +8,15 @@ accumulated in fp32 and rounded once to the rows' dtype.
 Mechanism: the backward of advanced indexing is ``index_put_(accumulate=True)``. On CUDA one warp
 walks all rows of a sample for 128 channels, one load-add-store after the other, so that the time is
 proportional to the *longest* sample and leaves most of the device idle: 57 % of a published 1.3 B
-training step, 2.10x without it. On a CPU it is a serial loop over every element. It also rounds to
-bf16 after each row: once the running sum is 256 times an addend, the addend vanishes, and a
-gradient with a mean of one sigma over 2,222 rows loses half its norm.
+training step, 2.10x without it. It also rounds to bf16 after each row: once the running sum is 256
+times an addend, the addend vanishes, and a gradient with a mean of one sigma over 2,222 rows loses
+half its norm.
 
-Where it does not help: blocks whose modulation is frozen (no backward), one short sample in a
-batch, fp32 modulation (the error is gone, the walk is not), blocks that ``torch.compile`` fuses as
-a whole, and kernels that fuse modulation and sum, which leave no broadcast to replace.
+Where it does not help: a CPU, in speed (indexing is a serial loop there, of about 2 ns an element,
+in a step that spends over 100 ns on each: a few percent at most; the gradients gain the same
+accuracy), blocks whose modulation is frozen (no backward), one short sample in a batch, fp32
+modulation (the error is gone, the walk is not), blocks that ``torch.compile`` fuses as a whole, and
+kernels that fuse modulation and sum, which leave no broadcast to replace.
 
 Sources: PyTorch ``aten/src/ATen/native/cuda/Indexing.cu`` (``indexing_backward_kernel``) and
 ``native/cpu/IndexKernel.cpp`` (serial where it accumulates); Higham, Accuracy and Stability of
