@@ -19,6 +19,7 @@ import typer
 
 from experiments.commands.ab import ab
 from experiments.commands.look import history, list_, pr, show
+from experiments.commands.marks import invalidate, override
 from experiments.commands.output import JSON_SCHEMA_VERSION
 from experiments.commands.policy import policy
 from experiments.commands.store import export, import_, replay, sync, ui
@@ -38,6 +39,8 @@ for command, name in (
     (history, "history"),
     (list_, "list"),
     (pr, "pr"),
+    (invalidate, "invalidate"),
+    (override, "override"),
     (replay, "replay"),
     (export, "export"),
     (import_, "import"),

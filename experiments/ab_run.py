@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from experiments import environment, locks, preflight, prepare
-from experiments.defaults import Current
+from experiments import environment, locks, now, preflight, prepare
 from experiments.environment import Device
 from experiments.executor import Executor
 from experiments.frozen import FrozenEnvironment, frozen_environment
@@ -59,19 +58,21 @@ def _begin(
 ) -> tuple[Comparison, Spool]:
     device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     alone = prepare.compare(request, device)
-    stack = _default_on(registry, alone, listener)
+    stack = stack_for(registry, alone, listener)
     comparison = prepare.compare(request, device, stack) if stack else alone
-    _check_room(comparison, home, listener)
-    frozen = _frozen(comparison, home)
-    head = _head(
+    check_room(comparison, home, listener)
+    frozen = frozen_for(comparison, home)
+    head = head_of(
         comparison, environment.describe(device, frozen.recorded(), frozen.removed, frozen.facts())
     )
     spool = Spool.create(home.runs, head)
+    for text in request.selected:
+        spool.warning(text)
     listener.on_stage("run", head.run_id)
     return comparison, spool
 
 
-def _default_on(
+def stack_for(
     registry: Registry, comparison: Comparison, listener: Listener
 ) -> tuple[LeverSetting, ...]:
     """The levers that are default-ON in this scope: on in both arms; what is left out is said."""
@@ -80,7 +81,7 @@ def _default_on(
         spec.workload,
         spec.parameters,
         comparison.device.facts.kind,
-        Current(versions=dict(environment.versions())),
+        now.stack(registry, comparison.device.driver),
     )
     for name, why in found.left_out:
         if name.split("=")[0] != spec.lever:
@@ -98,7 +99,7 @@ def _default_on(
     return tuple(kept)
 
 
-def _check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
+def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     """Refuse a run that cannot fit, and say what it will take, before anything is written."""
     spec, plan = comparison.spec, comparison.plan
     needs = comparison.workload.needs(spec.parameters, comparison.device.facts)
@@ -107,7 +108,8 @@ def _check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     listener.on_estimate(seconds, plan.pairs)
 
 
-def _frozen(comparison: Comparison, home: Home) -> FrozenEnvironment:
+def frozen_for(comparison: Comparison, home: Home) -> FrozenEnvironment:
+    """The environment of all measured processes of this comparison, as it is now."""
     return frozen_environment(
         comparison.spec,
         comparison.device,
@@ -119,7 +121,7 @@ def _frozen(comparison: Comparison, home: Home) -> FrozenEnvironment:
     )
 
 
-def _head(comparison: Comparison, here: Environment) -> RunRecord:
+def head_of(comparison: Comparison, here: Environment) -> RunRecord:
     """The record before the first sample: the bar and the order are set here."""
     spec, workload, device = comparison.spec, comparison.workload, comparison.device
     now = datetime.now(UTC)
@@ -149,7 +151,7 @@ def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Sp
     spool, loaded = Spool.resume(home.runs, run_id)
     record = loaded.record
     try:
-        device = _same_device(record)
+        device = same_device(record)
         comparison = prepare.again(record.spec, device)
     except BaseException:
         spool.close()
@@ -160,7 +162,7 @@ def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Sp
     return comparison, spool
 
 
-def _same_device(record: RunRecord) -> Device:
+def same_device(record: RunRecord) -> Device:
     """The device on which the run began.
 
     Raises:
@@ -206,10 +208,10 @@ def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener
     return final
 
 
-def _time_limit_s(comparison: Comparison) -> float:
+def time_limit_s(comparison: Comparison) -> float:
     """After this time a process counts as hung: far beyond what the workload says it takes."""
     needs = comparison.workload.needs(comparison.spec.parameters, comparison.device.facts)
-    return max(LEAST_TIME_LIMIT_S, SLOWEST * needs.seconds_per_sample)
+    return needs.time_limit_s or max(LEAST_TIME_LIMIT_S, SLOWEST * needs.seconds_per_sample)
 
 
 def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -> None:
@@ -217,9 +219,9 @@ def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -
     with (
         Sampler(probe_for(comparison.device)) as sampler,
         Executor(
-            _frozen(comparison, home),
+            frozen_for(comparison, home),
             home.work,
-            time_limit_s=_time_limit_s(comparison),
+            time_limit_s=time_limit_s(comparison),
             watcher=sampler,
         ) as executor,
     ):

@@ -80,6 +80,12 @@ class DefaultState(Value):
         return f"{self.state} ({', '.join(self.flags)})" if self.flags else self.state
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Flags that need their reason beside them, each in one line."""
+        both = zip(self.flags, self.notes, strict=True)
+        return tuple(f"{flag}: {note}" for flag, note in both if flag != "unconfirmed")
+
+    @property
     def applies(self) -> bool:
         """Whether it may be applied unasked: on, and not stale unless a person said so."""
         return self.state == "on" and (self.override is not None or "stale" not in self.flags)

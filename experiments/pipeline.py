@@ -24,13 +24,15 @@ from experiments.requests import (
     ImportRow,
     LeverRow,
     Listener,
+    OverrideRequest,
     Standing,
     SyncReport,
 )
 from levers.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from experiments.defaults import Current
+    from experiments.defaults import Current, DefaultState
+    from experiments.marking import Invalidated, Overridden
     from experiments.policy_replay import ReplayReport
     from experiments.policy_replay_evidence import Untargeted
     from experiments.records import Decision
@@ -54,8 +56,10 @@ def _registry(where: Home) -> Iterator[Registry]:
         yield registry
 
 
-def ab(request: AbRequest, listener: Listener) -> RunRecord:
+def ab(request: AbRequest, listener: Listener, *, mirror: bool = True) -> RunRecord:
     """Measure one lever at two settings, decide, and store the verdict everywhere.
+
+    Without ``mirror`` the verdict is not rendered for MLflow; ``levergate sync`` still can.
 
     Raises:
         UsageError: the request cannot be run; nothing was measured.
@@ -69,7 +73,8 @@ def ab(request: AbRequest, listener: Listener) -> RunRecord:
         record = ab_run.run(request, where, registry, listener)
         registry.save(record)
         listener.on_stage("save", "registry and MLflow")
-        _mirror(where, registry, record, listener)
+        if mirror:
+            _mirror(where, registry, record, listener)
     return record
 
 
@@ -106,7 +111,7 @@ def standing(run_id: str) -> Standing:
     """What must be shown beside a verdict: confirmed, stale, unbound, invalidated, overridden."""
     with _registry(home()) as registry:
         try:
-            return registry.standing(run_id, _current())
+            return registry.standing(run_id, _current(registry))
         except UnknownName:
             return Standing()
 
@@ -121,7 +126,7 @@ def report_html(record: RunRecord, beside: Standing) -> str:
 def history(lever: str | None) -> tuple[HistoryRow, ...]:
     """The stored runs of a lever, newest first; a name that was never stored must be a lever's."""
     with _registry(home()) as registry:
-        rows = registry.history(lever, current=_current())
+        rows = registry.history(lever, current=_current(registry))
     if lever is not None and not rows:
         from levers import catalog
 
@@ -134,26 +139,75 @@ def listing() -> tuple[LeverRow, ...]:
     from levers import catalog
 
     with _registry(home()) as registry:
-        states = registry.default_states(current=_current())
+        states = registry.default_states(current=_current(registry))
     rows = []
     for found in catalog.listed():
         if found.lever is None:
             rows.append(LeverRow(found.name, broken=found.broken))
             continue
         lever = found.lever
-        mine = tuple((str(s.scope), s.label) for s in states if s.scope.lever == lever.name)
-        described = lever.settings.describe()
-        rows.append(
-            LeverRow(lever.name, lever.summary, described, lever.workloads, lever.env, mine)
+        mine = [state for state in states if state.scope.lever == lever.name]
+        row = LeverRow(
+            lever.name,
+            lever.summary,
+            lever.settings.describe(),
+            lever.workloads,
+            lever.env,
+            states=tuple((str(state.scope), state.label) for state in mine),
+            notes=tuple(f"{state.scope}: {note}" for state in mine for note in state.remarks),
         )
+        rows.append(row)
     return tuple(rows)
 
 
-def _current() -> Current:
-    from experiments.defaults import Current
-    from experiments.environment import versions
+def _current(registry: Registry) -> Current:
+    from experiments import now
 
-    return Current(versions=dict(versions()))
+    return now.current(registry)
+
+
+def invalidate(runs: Sequence[str], *, reason: str, name: str) -> Invalidated:
+    """Mark runs as no longer valid and bring the mark to MLflow.
+
+    Raises:
+        UsageError: no such run, no name or no reason; nothing was marked.
+    """
+    from experiments.marking import Invalidated
+
+    with _registry(home()) as registry:
+        at = datetime.now(UTC).isoformat()
+        done = registry.invalidate(runs, reason=reason, name=name, at=at)
+    return Invalidated(done, sync())
+
+
+def override(asked: OverrideRequest) -> Overridden:
+    """Put a person's word over the verdict of one scope and bring it to MLflow.
+
+    Raises:
+        UsageError: no verdict or several fit, no name or no reason; nothing was changed.
+    """
+    from experiments import marking
+    from experiments.defaults import Override
+
+    at = datetime.now(UTC).isoformat()
+    said = Override(state=asked.state, name=asked.name, reason=asked.reason, at=at)
+    with _registry(home()) as registry:
+        if asked.run is not None:
+            scope = marking.scope_of_run(registry.load(asked.run), asked.lever)
+        else:
+            scope = marking.chosen_scope(_states_of(registry, asked.lever), asked)
+        state = registry.override(scope, said)
+    return marking.Overridden(state, sync())
+
+
+def _states_of(registry: Registry, lever: str) -> tuple[DefaultState, ...]:
+    """The default states of a lever; a name that was never stored must be a lever's."""
+    states = registry.default_states(lever)
+    if not states:
+        from levers import catalog
+
+        catalog.get(lever)
+    return states
 
 
 def replay(run: str) -> tuple[Decision | None, Decision]:

@@ -46,6 +46,8 @@ def _print_states(console: Console, rows: Sequence[LeverRow]) -> None:
     for scope, state in states:
         table.add_row(Text(state), Text(scope))
     console.print(table)
+    for note in (note for row in rows for note in row.notes):
+        console.print(Text(f"! {note}", style="yellow"))
 
 
 def print_history(console: Console, rows: Sequence[HistoryRow]) -> None:
@@ -60,7 +62,7 @@ def print_history(console: Console, rows: Sequence[HistoryRow]) -> None:
         if row.reason:
             verdict.append(f"\n{row.reason}", style="dim")
         if marks := _marks(row):
-            verdict.append(f"\n{', '.join(marks)}", style="yellow")
+            verdict.append("".join(f"\n{mark}" for mark in marks), style="yellow")
         name = f"{row.run_id}\n{formats.day(row.created_at)}"
         table.add_row(Text(name), Text(compared), verdict, Text(_effect(row)))
     console.print(table)
@@ -75,9 +77,9 @@ def _effect(row: HistoryRow) -> str:
 
 def _marks(row: HistoryRow) -> list[str]:
     standing = row.standing
-    marks = [
-        name for name in ("invalidated", "override", "stale", "unbound") if getattr(standing, name)
-    ]
+    words = (("invalidated", standing.invalidated), ("override", standing.override))
+    marks = [f"{name}: {said}" for name, said in words if said]
+    marks += [name for name in ("stale", "unbound") if getattr(standing, name)]
     if row.outcome == "default-ON":
         marks.append("confirmed" if standing.confirmed else "unconfirmed")
     return marks

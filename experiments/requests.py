@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from experiments.records import CheckResult, Effect, Look
@@ -27,6 +27,7 @@ class AbRequest:
         oracle: None takes the workload's default, :data:`NO_ORACLE` measures none.
         max_pairs: number of pairs of the last look, or None for the default plan.
         resume: id of an interrupted run to go on with.
+        selected: how this setting was chosen among several; kept as warnings of the run.
     """
 
     lever: str
@@ -40,6 +41,20 @@ class AbRequest:
     oracle: str | None = None
     max_pairs: int | None = None
     resume: str | None = None
+    selected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideRequest:
+    """A person's word over a verdict as typed; the scope is a run's, or the one that fits."""
+
+    lever: str
+    state: Literal["on", "off", "as-decided"]
+    name: str
+    reason: str
+    workload: str | None = None
+    setting: str | None = None
+    run: str | None = None
 
 
 class Listener(Protocol):
@@ -128,7 +143,10 @@ class HistoryRow:
 
 @dataclass(frozen=True, slots=True)
 class LeverRow:
-    """One lever of the catalog; ``broken`` carries why a plugin did not import."""
+    """One lever of the catalog; ``broken`` carries why a plugin did not import.
+
+    ``states`` are scope and default state; ``notes`` say what a reader must know beside them.
+    """
 
     name: str
     summary: str = ""
@@ -137,6 +155,7 @@ class LeverRow:
     env: str = ""
     states: tuple[tuple[str, str], ...] = ()
     broken: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
