@@ -1,9 +1,11 @@
 """Check 4, ``loss``: training curves and gradients of both arms from the same seed and batches.
 
 The candidate's curve is held against the spread of the reference's own repeats and reorderings (the
-same sums in another order). The gradients are held against fp64 truth, each arm by itself: a
-better sum may move a gradient by tens of percent and is lossless all the same. A parameter that
-exceeds its bounds is decided on fresh seeds, since the ratio of two small errors scatters.
+same sums in another order); where it leaves that band, each arm's curve is held against the same
+curve in fp64, since a better gradient moves the curve too, towards it. The gradients are held
+against fp64 truth, each arm by itself: a better sum may move a gradient by tens of percent and is
+lossless all the same. A parameter that exceeds its bounds is decided on fresh seeds, since the
+ratio of two small errors scatters.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.parity import gradients
 from experiments.parity.bench import Arms, Bench
+from experiments.parity.bounds import NORM_RATIO
 from experiments.parity.determinism import nonfinite
 from experiments.parity.gradients import Verdict
 from experiments.parity.results import empty, failed, not_run, reference_fault
@@ -22,6 +25,9 @@ from experiments.values import Scalar, digest_of
 from levers.policy import ParityClass
 
 NAME = "loss"
+
+TRUTH = "loss-truth"
+"""Among a workload's checks where it can train the reference in fp64 (``truth`` of its losses)."""
 
 SPREAD_FACTOR = 3.0
 """The candidate's curve may be this much further from the reference's than its own repeats are.
@@ -66,6 +72,9 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
     curve = compare_curves(
         references[0].losses, [one.losses for one in references[1:]], candidate.losses
     )
+    if not curve.inside and TRUTH in bench.workload.checks:
+        truth = bench.outputs("ref", arms.ref, {"want": "losses", "reorder": 0, "truth": True})
+        curve = curve.against(truth.losses)
     parameters = gradients.compare(bench, arms)
     return judge(name, curve, parameters)
 
@@ -125,18 +134,40 @@ class Curve:
         self.spread = max((_rms(_gaps(reference, one)) for one in repeats), default=0.0) / scale
         self.allowed = max(SPREAD_FACTOR * self.spread, LOSS_FLOOR)
         self.last = (reference[-1], candidate[-1])
+        self._curves = tuple(reference), tuple(candidate)
+        self._scale = scale
+        self.from_truth: tuple[float, float] | None = None
+
+    def against(self, truth: Sequence[float]) -> Curve:
+        """Also hold each arm against the curve in fp64: a better sum moves the curve, to truth.
+
+        Raises:
+            ValueError: the curve of truth has another length.
+        """
+        reference, candidate = (_rms(_gaps(one, truth)) / self._scale for one in self._curves)
+        self.from_truth = reference, candidate
+        return self
 
     @property
     def inside(self) -> bool:
-        """Whether the candidate stays inside the band."""
-        return self.deviation <= self.allowed
+        """Whether the candidate stays inside the band, or is as near to truth as the reference."""
+        if self.deviation <= self.allowed:
+            return True
+        if self.from_truth is None:
+            return False
+        reference, candidate = self.from_truth
+        return candidate <= max(NORM_RATIO * reference, LOSS_FLOOR)
 
     def describe(self) -> str:
-        """The deviation beside the spread, both relative."""
-        return (
+        """The deviation beside the spread, both relative; the distances from truth if known."""
+        said = (
             f"curve {self.deviation:.2g} from the reference's "
             f"(own repeats and reorderings {self.spread:.2g}, allowed {self.allowed:.2g})"
         )
+        if self.from_truth is None:
+            return said
+        reference, candidate = self.from_truth
+        return f"{said}; from fp64 truth: reference {reference:.2g}, candidate {candidate:.2g}"
 
 
 def compare_curves(
@@ -202,7 +233,15 @@ def _figures(curve: Curve, parameters: Verdict) -> Mapping[str, Scalar]:
         "curve_deviation": curve.deviation,
         "curve_spread": curve.spread,
         "curve_allowed": curve.allowed,
+        **_from_truth(curve),
         "last_loss_reference": curve.last[0],
         "last_loss_candidate": curve.last[1],
         **parameters.figures,
     }
+
+
+def _from_truth(curve: Curve) -> Mapping[str, Scalar]:
+    if curve.from_truth is None:
+        return {}
+    reference, candidate = curve.from_truth
+    return {"reference_from_truth": reference, "candidate_from_truth": candidate}

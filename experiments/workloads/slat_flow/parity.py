@@ -17,7 +17,7 @@ from experiments.workloads.slat_flow.batch import (
     make_batch,
 )
 from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.gradients import compared, truth_gradients
+from experiments.workloads.slat_flow.gradients import compared, truth_gradients, truth_model
 from experiments.workloads.slat_flow.model import SlatFlow
 from experiments.workloads.slat_flow.precision import PRECISIONS
 from experiments.workloads.slat_flow.reduced import reduced
@@ -57,7 +57,8 @@ def outputs(
         device: where to run.
         seed: of weights and batches.
         arguments: ``want``: ``losses`` (with ``steps``, and ``reorder``: the seed of another order
-            of the samples in each batch, 0 for none), ``gradients`` or ``digests``.
+            of the samples in each batch, 0 for none; with ``truth`` the same curve in fp64 on the
+            original path), ``gradients`` or ``digests``.
 
     Raises:
         UnknownName: another ``want``.
@@ -95,20 +96,25 @@ def _order(samples: int, seed: int) -> list[int] | None:
 def _losses(run: _Pass) -> Outputs:
     config = curve_config(run.config)
     model = run.model(config)
-    step = Step(model, _curve_batch(run, config, 0), adamw(model, CURVE_LEARNING_RATE))
-    first = batch_digest(step.batch)
+    first = batch_digest(_curve_batch(run, config, 0))
+    dtype = torch.float32
+    if run.arguments.get("truth"):
+        model, dtype = truth_model(model), torch.float64
+    step = Step(model, _curve_batch(run, config, 0, dtype), adamw(model, CURVE_LEARNING_RATE))
     losses = []
     for index in range(int(run.arguments.get("steps", CURVE_STEPS))):
-        step.batch = _curve_batch(run, config, index)
+        step.batch = _curve_batch(run, config, index, dtype)
         losses.append(float(step.run()))
     bad = sum(not torch.isfinite(torch.tensor(loss)).item() for loss in losses)
     return Outputs(losses=tuple(losses), nonfinite={"loss": bad}, inputs_digest=first)
 
 
-def _curve_batch(run: _Pass, config: SlatConfig, index: int) -> Batch:
+def _curve_batch(
+    run: _Pass, config: SlatConfig, index: int, dtype: torch.dtype = torch.float32
+) -> Batch:
     """A new batch each step, the same in every run of this seed."""
     order = _order(config.bs, int(run.arguments.get("reorder", 0)))
-    return make_batch(config, 1000 * run.seed + index, run.device, order=order)
+    return make_batch(config, 1000 * run.seed + index, run.device, dtype=dtype, order=order)
 
 
 def _backward(run: _Pass) -> tuple[SlatConfig, SlatFlow, Batch]:

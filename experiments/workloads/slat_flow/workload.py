@@ -52,7 +52,16 @@ class SlatFlowWorkload:
     summary = "packed-sequence flow training step (SLAT); small on a CPU, 1.3 B at size=xl"
     opener = "experiments.workloads.slat_flow.session:open_session"
     oracles = ("roofline",)
-    checks = ("op", "determinism", "loss", "memcheck", "smoke", "rollback", "stack")
+    checks = (
+        "op",
+        "determinism",
+        "loss",
+        "loss-truth",
+        "memcheck",
+        "smoke",
+        "rollback",
+        "stack",
+    )
 
     def resolve(self, requested: Mapping[str, str], device: DeviceFacts) -> Mapping[str, Scalar]:
         """All parameters, with the defaults of ``size`` and ``auto`` resolved for the device."""

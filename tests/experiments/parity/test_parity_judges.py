@@ -22,6 +22,7 @@ from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Measurement, Outputs, Task, TaskResult
 from levers.policy import ParityClass
 from tests.support.fake_arms import (
+    ALL_CHECKS,
     PLAIN,
     FakeArms,
     FakeLever,
@@ -254,6 +255,27 @@ def test_a_curve_inside_the_spread_of_the_references_reorderings_passes() -> Non
         return changed(losses=(2.0, 1.6, 1.35, 1.1)) if task.arm == "cand" else None
 
     assert loss.check(bench(plant)).status == "passed"
+
+
+def test_a_curve_outside_the_band_is_lossless_where_it_is_nearer_to_truth() -> None:
+    def plant(task: Task) -> Outputs | None:
+        if task.arguments.get("truth"):
+            return changed(losses=(2.0, 1.6, 1.41, 1.3))
+        return changed(losses=(2.0, 1.6, 1.4, 1.3)) if task.arm == "cand" else None
+
+    found = loss.check(bench(plant, checks=(*ALL_CHECKS, loss.TRUTH)))
+    assert found.status == "passed"
+    assert found.strongest is ParityClass.LOSSLESS
+    assert found.figures["candidate_from_truth"] < found.figures["reference_from_truth"]
+
+
+def test_a_curve_outside_the_band_and_further_from_truth_is_broken() -> None:
+    def plant(task: Task) -> Outputs | None:
+        return changed(losses=(2.0, 1.6, 1.4, 1.3)) if task.arm == "cand" else None
+
+    found = loss.check(bench(plant, checks=(*ALL_CHECKS, loss.TRUTH)))
+    assert found.status == "failed"
+    assert "from fp64 truth" in found.worst
 
 
 def test_losses_that_are_not_finite_blame_the_arm_that_has_them() -> None:
