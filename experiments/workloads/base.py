@@ -52,12 +52,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a run will take, estimated before it starts."""
+    """What a run will take, estimated before it starts.
+
+    ``time_limit_s`` is when a process counts as hung; 0 leaves it far beyond the estimate.
+    """
 
     device_memory_bytes: int
     host_memory_bytes: int
     disk_bytes: int
     seconds_per_sample: float
+    time_limit_s: float = 0.0
 
 
 class Workload(Protocol):

@@ -1,0 +1,1 @@
+"""The planted levers, one a file, found by the catalog as a folder of lever files."""

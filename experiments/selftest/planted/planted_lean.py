@@ -1,0 +1,8 @@
+"""A lever that does with some memory what the reference may need too much for."""
+
+from __future__ import annotations
+
+from experiments.selftest.launches import Product
+from experiments.selftest.planted_lever import Planted
+
+LEVER = Planted("planted_lean", Product("lean"))
