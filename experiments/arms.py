@@ -91,4 +91,5 @@ def witness_of(arm: Arm, result: TaskResult) -> Witness:
         plans=result.plans,
         launches=result.launches,
         left_changed=result.left_changed,
+        facts=result.facts,
     )

@@ -17,6 +17,7 @@ from experiments.decide_samples import decide_samples, loss_text
 from experiments.decide_wins import FAILING, OPEN, proven_wins, without_win
 from experiments.records import AxisState, Decision, Effect, Outcome
 from experiments.stats import half_width, holm, p_below, untrusted
+from experiments.steadiness import slow_starts
 
 __all__ = ["decide", "decide_before_timing", "decide_effects"]
 
@@ -224,4 +225,7 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
         notes.append(loss_text(evidence.lost, evidence.pairs))
     if doubled:
         notes.append(f"pairs correlated, two make a unit: {', '.join(doubled)}")
-    return (*notes, *parity_notes(evidence))
+    if evidence.unpinned:
+        found = "; ".join(evidence.unpinned)
+        notes.append(f"byte-exactness alone ships nothing here, it needs pinned autotune: {found}")
+    return (*notes, *slow_starts(evidence.samples), *parity_notes(evidence))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from experiments.autotuned import changing_winners
 from experiments.records import (
     ArmFailure,
     AxisState,
@@ -85,8 +86,18 @@ class Evidence:
 
     @property
     def ships_exact(self) -> bool:
-        """Whether byte-exactness alone may ship: nothing changes, so no win is asked for."""
-        return self.parity_class is ParityClass.BYTE_EXACT and not self.policy.needs_win
+        """Whether byte-exactness alone may ship: nothing changes, so no win is asked for.
+
+        It may not where an autotuner chose other kernels in other processes of one arm: the bits
+        that were compared are then those of one choice.
+        """
+        exact = self.parity_class is ParityClass.BYTE_EXACT
+        return exact and not self.policy.needs_win and not self.unpinned
+
+    @property
+    def unpinned(self) -> tuple[str, ...]:
+        """Kernels whose autotuned configuration is not the same in all processes of an arm."""
+        return changing_winners(self.witnesses, self.samples)
 
     @property
     def primaries(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from experiments.environment import Device
 from experiments.home import CHECKOUT
-from experiments.spec import AbSpec, LeverSetting
+from experiments.spec import NO_LEVER, AbSpec, LeverSetting
 from experiments.tasks import Task
 from experiments.values import Scalar, digest_of
 from levers import catalog
@@ -53,7 +53,8 @@ class FrozenEnvironment:
         variables: the whole base environment.
         removed: what was taken out of the caller's environment, secrets blanked.
         declared: names that the user asked to keep although they change what is measured.
-        arms: per arm, its levers' kill switches as resolved.
+        arms: per arm, its levers' kill switches as resolved, and the variables that they declare.
+        caches: per arm, the key of its compile caches; empty where they are left alone.
         device: the device, as tasks name it.
         opener: the workload's opener, ``module:function``.
         threads: torch threads, or None where the workload does not say.
@@ -70,6 +71,7 @@ class FrozenEnvironment:
     removed: Mapping[str, str] = field(default_factory=dict)
     declared: tuple[str, ...] = ()
     arms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    caches: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     measured_core: int | None = None
     other_cores: tuple[int, ...] = ()
@@ -99,6 +101,7 @@ class FrozenEnvironment:
             "process_start": self.fresh_interpreter or "fork server",
             "declared_variables": ",".join(self.declared),
             **switches,
+            **{f"{arm}.compile_cache": key for arm, key in self.caches.items()},
         }
 
     def additions(self, task: Task) -> dict[str, str]:
@@ -148,6 +151,7 @@ def frozen_environment(
         removed=removed,
         declared=tuple(sorted(set(declared) & set(kept))),
         arms=_switches(spec),
+        caches={} if arm_caches is None else _cache_keys(spec),
         threads=threads,
         measured_core=measured,
         other_cores=others,
@@ -198,17 +202,40 @@ def _cores(threads: int | None, cores: list[int]) -> tuple[int | None, tuple[int
 
 
 def _switches(spec: AbSpec) -> dict[str, dict[str, str]]:
-    lever = catalog.get(spec.lever)
-    stack = {catalog.get(one.lever).env: one.setting for one in spec.stack}
+    stack: dict[str, str] = {}
+    for one in spec.stack:
+        stack |= _lever_variables(catalog.get(one.lever), one.setting)
     return {
-        "ref": {**stack, lever.env: spec.ref},
-        "cand": {**stack, lever.env: spec.cand},
+        "ref": {**stack, **_own_variables(spec, spec.ref)},
+        "cand": {**stack, **_own_variables(spec, spec.cand)},
     }
+
+
+def _own_variables(spec: AbSpec, setting: str) -> dict[str, str]:
+    """The tested lever's variables; an A/A tests none."""
+    if spec.lever == NO_LEVER:
+        return {}
+    return _lever_variables(catalog.get(spec.lever), setting)
+
+
+def _cache_keys(spec: AbSpec) -> dict[str, str]:
+    arms = {"ref": spec.ref, "cand": spec.cand}
+    own = {arm: LeverSetting(lever=spec.lever, setting=setting) for arm, setting in arms.items()}
+    return {
+        arm: _cache_key((*spec.stack, mine) if mine.setting != OFF else spec.stack)
+        for arm, mine in own.items()
+    }
+
+
+def _cache_key(levers: Collection[LeverSetting]) -> str:
+    return digest_of(" ".join([sys.version, *map(str, levers)]))
 
 
 def _why_fresh(settings: Collection[LeverSetting]) -> str:
     """Why these levers need a fresh interpreter for each process; empty where none does."""
     for one in settings:
+        if one.lever == NO_LEVER:
+            continue
         lever = catalog.get(one.lever)
         if lever.at_import:
             return f"{one.lever} changes something at import time"
@@ -224,7 +251,7 @@ def _lever_variables(lever: Lever, setting: str) -> dict[str, str]:
 
 def _cache_variables(folder: Path, levers: Collection[LeverSetting]) -> dict[str, str]:
     """Compile caches of their own for each set of levers, so that none is warm for one arm only."""
-    own = folder / digest_of(" ".join([sys.version, *map(str, levers)]))
+    own = folder / _cache_key(levers)
     return {
         "TRITON_CACHE_DIR": str(own / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),

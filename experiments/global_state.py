@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,15 @@ SET_BY_LIBRARIES = frozenset(
     {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_MODULE_LOADING", "KINETO_LOG_LEVEL"}
 )
 """Variables that torch sets for itself the first time a part of it is used; no arm's doing."""
+
+READ_ONCE = re.compile(
+    r"os\.environ\[(CUBLAS|CUDA_|NVIDIA_TF32|PYTORCH_(CUDA_)?ALLOC_CONF|PYTORCH_NO_CUDA_MEMORY"
+    r"|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NCCL_|MALLOC_|LD_PRELOAD\]|PYTHONHASHSEED\])"
+)
+"""Variables, as a change names them, that a library reads when it is loaded or first used.
+
+``CUBLAS_WORKSPACE_CONFIG`` is one: torch's notes on reproducibility ask for it before the start.
+"""
 
 UNSET = _Unset()
 """The value of a name that is not there."""
@@ -43,14 +53,21 @@ class GlobalState:
 
 def take(sites: Mapping[str, Site]) -> GlobalState:
     """The state now: environment variables, torch's flags, and what each site launches."""
-    values: dict[str, object] = {
-        f"os.environ[{name}]": value
-        for name, value in os.environ.items()
-        if name not in SET_BY_LIBRARIES
-    }
+    values = dict(variables().values)
     values |= {f"site {name}": _Identity(site.launch) for name, site in sites.items()}
     values |= _torch_flags()
     return GlobalState(values)
+
+
+def variables() -> GlobalState:
+    """The environment variables now, without those that torch sets for itself."""
+    return GlobalState(
+        {
+            f"os.environ[{name}]": value
+            for name, value in os.environ.items()
+            if name not in SET_BY_LIBRARIES
+        }
+    )
 
 
 class _Identity:

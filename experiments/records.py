@@ -134,13 +134,15 @@ class Witness(Value):
     """What proves which path an arm ran: a plan per axis, read in an untimed pass.
 
     ``plans`` maps an axis to the plan that ran (such as ``num_splits=7``); ``launches`` counts the
-    observations per site; ``restored`` lists what enable/disable left changed (empty: nothing).
+    observations per site; ``left_changed`` lists what enable/disable left changed (empty: nothing);
+    ``facts`` hold what else the pass found, such as the autotuners' winners.
     """
 
     arm: Arm
     plans: FrozenMap[str]
     launches: FrozenMap[int]
     left_changed: tuple[str, ...] = ()
+    facts: FrozenMap[Scalar] = Field(default_factory=dict)
 
 
 # --- parity ----------------------------------------------------------------------------------

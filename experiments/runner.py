@@ -193,6 +193,10 @@ class Collector:
             self.spool.failure(failure)
             self._oracle_failed |= run.arm == "oracle"
             return None
+        if execution.result.left_changed and run.arm != "oracle":
+            left = "; ".join(execution.result.left_changed)
+            self.spool.fault("state-leaked", f"pair {run.pair}, {run.arm}: {left}")
+            return None
         sample = sample_of(run, execution)
         self.spool.sample(sample)
         self._sitting.append(sample)

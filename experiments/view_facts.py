@@ -8,6 +8,7 @@ from experiments import formats
 from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
+from experiments.view_arms import arm_facts
 
 Fact = tuple[str, str]
 """A label and its text."""
@@ -105,6 +106,7 @@ def provenance_facts(record: RunRecord) -> tuple[Fact, ...]:
         ("inputs digest", _inputs(record.samples)),
         ("removed variables", ", ".join(sorted(env.removed_variables))),
     ]
+    facts += arm_facts(record)
     facts += _timing(record)
     return tuple(fact for fact in facts if fact[1])
 

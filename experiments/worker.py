@@ -18,11 +18,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import global_state
+from experiments import global_state, screening
+from experiments.autotuned import AUTOTUNED
 from experiments.compilations import CompilationCounter, autotune_winners
 from experiments.files import write_atomically
 from experiments.records import CheckResult, FailureKind
 from experiments.tasks import Measurement, Task, TaskResult
+from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
 from levers import catalog
 from levers.base import Lever, claims, engaged
@@ -150,8 +152,24 @@ def _all_engaged(
     stage.enter("enable")
     with contextlib.ExitStack() as stack:
         for lever, setting in levers if sites else []:
+            before = global_state.variables()
             stack.enter_context(engaged(lever, sites, setting))
+            _refuse_late(lever, before.changed(global_state.variables()))
         yield
+
+
+def _refuse_late(lever: Lever, changed: tuple[str, ...]) -> None:
+    """A variable that a library reads once does nothing when it is set after the library's load.
+
+    Raises:
+        LeverConflict: the lever set one while it was enabled.
+    """
+    late = [text for text in changed if global_state.READ_ONCE.match(text)]
+    if late:
+        raise LeverConflict(
+            f"{lever.name} sets {'; '.join(late)} after torch was loaded, which reads it once",
+            cure="declare it in the lever's environment(): the arm's process then starts with it",
+        )
 
 
 def _do(
@@ -161,6 +179,8 @@ def _do(
         return _probe(task, session, stage)
     if session is None:
         raise ValueError(f"a {task.kind} task needs a session")
+    if task.kind == "screen":
+        return screening.screen(task, session, stage, counter, kind_of)
     if task.kind == "outputs":
         stage.enter("outputs")
         return TaskResult(outputs=session.outputs(task.arguments))
@@ -181,6 +201,7 @@ def _do(
         warmup_s=warmup_s,
         measured_s=measured_s,
         compilations=counter.count() - compiled,
+        facts=_autotuned(),
     )
 
 
@@ -221,8 +242,12 @@ def _witness(task: Task, session: Session, stage: Stage) -> TaskResult:
         name: sum(sum(counts.values()) for counts in site.observations.values())
         for name, site in session.sites.items()
     }
-    facts = {f"autotune.{name}": best for name, best in autotune_winners().items()}
-    return TaskResult(plans=plans, launches=launches, facts=facts)
+    return TaskResult(plans=plans, launches=launches, facts=_autotuned())
+
+
+def _autotuned() -> dict[str, Scalar]:
+    """The winners of this process's autotuners: another process may have chosen others."""
+    return {f"{AUTOTUNED}{name}": best for name, best in autotune_winners().items()}
 
 
 def _merge(plans: dict[str, str], more: Mapping[str, str]) -> None:

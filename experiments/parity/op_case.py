@@ -82,6 +82,10 @@ def check_case(case: OpCase, seed: int, bar: Bar) -> CaseResult:
     if wrong:
         return CaseResult(case.name, "failed", fault=wrong, digest=_digest(candidate))
     truth = op_run.truth_of(case, inputs, reference.outputs, masks)
+    kept = (candidate.outputs, truth)
+    stale = op_run.stale_fault(case, case.candidate, inputs, kept, masks)
+    if stale:
+        return CaseResult(case.name, "failed", fault=stale, digest=_digest(candidate))
     draw = _Draw(inputs, reference.outputs, candidate.outputs, truth, masks)
     return _result(case, seed, bar, draw, (reference, candidate))
 

@@ -6,6 +6,7 @@ sentinel: an element that still holds both poisons was never written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,6 +19,16 @@ from levers.base import OpCase
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 Call: TypeAlias = Callable[[Tensors, Tensors], None]
+
+
+GOLDEN = 0.6180339887
+"""Where in an input one element is changed: at no multiple of a stride that a sample would use."""
+
+STALE_ELEMENTS = 1 << 20
+"""Inputs with more elements are not tried: a kept result is a matter of code and not of size."""
+
+VISIBLE_EPS = 64.0
+"""A change of truth, in machine epsilons of the output, that every usable candidate shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,70 @@ def poisoned(case: OpCase, call: Call, inputs: Tensors, *, finite: bool = False)
         compare.poison(output, finite=finite)
     call(inputs, outputs)
     return outputs
+
+
+def stale_fault(
+    case: OpCase,
+    call: Call,
+    inputs: Tensors,
+    before: tuple[Tensors, Tensors],
+    masks: Tensors | None,
+) -> str:
+    """Whether a result is kept from an earlier call, in words; empty if none is.
+
+    One element of each floating-point input is changed in place, so that neither an address nor a
+    sample of the values tells the new inputs from the old. Where fp64 truth then moves visibly, the
+    outputs must not be the old ones bit for bit.
+
+    Args:
+        case: the case.
+        call: the arm.
+        inputs: left as they were found.
+        before: the arm's outputs and truth on the inputs as they are.
+        masks: where outputs may be non-finite.
+    """
+    outputs, truth = before
+    if sum(tensor.numel() for tensor in inputs) > STALE_ELEMENTS:
+        return ""
+    undo = [(tensor, *found) for tensor in inputs if (found := _change_one(tensor)) is not None]
+    try:
+        moved = undo and _moves(truth, truth_of(case, inputs, outputs, masks), outputs)
+        again = poisoned(case, call, inputs) if moved else ()
+    finally:
+        for tensor, place, value in undo:
+            _put(tensor, place, value)
+    if moved and all(map(compare.bit_equal, outputs, again)):
+        return "the outputs stayed the same when one element of each input had changed"
+    return ""
+
+
+def _change_one(tensor: Tensor) -> tuple[int, float] | None:
+    """Change one finite element of a floating-point tensor; its place, and what was there."""
+    if not (tensor.is_floating_point() and tensor.is_contiguous() and tensor.numel()):
+        return None
+    place = int(tensor.numel() * GOLDEN)
+    value = float(tensor.view(-1)[place])
+    if not math.isfinite(value):
+        return None
+    large = abs(value) > torch.finfo(tensor.dtype).max / 4
+    _put(tensor, place, 0.0 if large else -2.0 * value or 1.0)
+    return place, value
+
+
+def _put(tensor: Tensor, place: int, value: float) -> None:
+    with torch.no_grad():
+        tensor.view(-1)[place] = value
+
+
+def _moves(truth: Tensors, later: Tensors, outputs: Tensors) -> bool:
+    """Whether truth moved by more than any rounding of the outputs' dtypes could hide."""
+    for one, other, output in zip(truth, later, outputs, strict=True):
+        if not output.is_floating_point():
+            continue
+        seen = (other - one).abs() > VISIBLE_EPS * torch.finfo(output.dtype).eps * one.abs()
+        if bool((seen & torch.isfinite(one) & torch.isfinite(other) & (one != 0)).any()):
+            return True
+    return False
 
 
 def _unwritten(first: Tensors, second: Tensors) -> str:
