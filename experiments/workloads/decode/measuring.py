@@ -15,22 +15,19 @@ from experiments.workloads.decode.generation import rate_axis
 
 
 def time_prefills(
-    engine: DecodeEngine, prompts: Sequence[Sequence[int]], repeats: int, length: int
-) -> tuple[float, ...]:
-    """TTFT of ``repeats`` requests, in ms: each arrives when the one before has its first token.
+    engine: DecodeEngine, requests: Sequence[tuple[int, Sequence[int]]]
+) -> list[float]:
+    """TTFT of requests ``(slot, prompt)``, in ms: each arrives when the one before has its token.
 
-    The prompts are taken in turn, cut to ``length`` tokens. What a slot's cache holds of its own
-    prompt is overwritten with the same keys and values, so that decoding can go on from it. The
-    first token is read by the host.
+    A prompt is the beginning of the slot's own: what the slot's cache holds is overwritten with the
+    same keys and values, so that decoding can go on from it. The first token is read by the host.
     """
     times = []
-    for index in range(repeats):
-        slot = index % len(prompts)
-        request = prompts[slot][:length]
+    for slot, prompt in requests:
         arrival = time.perf_counter()
-        engine.prefill(slot, request)
+        engine.prefill(slot, prompt)
         times.append(ttft_ms(arrival, time.perf_counter()))
-    return tuple(times)
+    return times
 
 
 def time_decode(

@@ -95,6 +95,10 @@ class DecodeSession:
             self._captured[count] = self._engine.capture(count)
         return self._captured[count]
 
+    def renew(self) -> None:
+        """Drop the captured graphs: each holds the split counts of the setting it was captured at."""
+        self._captured.clear()
+
     def warm_up(self) -> None:
         """Prefill every prompt and decode at each concurrency: compile, capture, touch memory."""
         self._starts = []
@@ -109,18 +113,19 @@ class DecodeSession:
         return measuring.time_decode(self._engine, self._step(count), self._starts[:count], steps)
 
     def measure(self) -> Measurement:
-        """TTFT of prefills one after another, then rounds over all concurrencies.
+        """Rounds of a share of the prefills (TTFT), then some steps at every concurrency.
 
         Each distinct prompt was prefilled once in :meth:`warm_up`; the decode of every concurrency
-        c starts from the caches of the first c prompts, and is rewound for the next.
+        c starts from the caches of the first c prompts, and is rewound for the next. The rounds
+        spread each axis over the whole sample, so that a slow moment does not fall on one of them.
         """
-        repeats = int(self._parameters["ttft_repeats"] or 0)
-        length = int(self._parameters["ttft_tokens"] or 0)
-        ttft = measuring.time_prefills(self._engine, self._measured, repeats, length)
+        requests = self._requests(int(self._parameters["rounds"] or 0))
+        ttft: list[float] = []
         gaps: dict[int, list[float]] = {count: [] for count in self._counts}
-        for _ in range(int(self._parameters["rounds"] or 0)):
+        for share in requests:
+            ttft += measuring.time_prefills(self._engine, share)
             for count in self._counts:
-                gaps[count] += self._decode(count, self._output_tokens - 1)
+                gaps[count] += self._decode(count, int(self._parameters["round_steps"] or 0))
         peak = measuring.peak_bytes(self._device)
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps.items()}
         return Measurement(
@@ -130,6 +135,14 @@ class DecodeSession:
             outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
             facts={"prompt_tokens_total": sum(len(p) for p in self._measured)},
         )
+
+    def _requests(self, rounds: int) -> list[list[tuple[int, tuple[int, ...]]]]:
+        """The timed requests of each round, ``(slot, prompt)``: the prompts in turn, cut short."""
+        repeats = int(self._parameters["ttft_repeats"] or 0)
+        length = int(self._parameters["ttft_tokens"] or 0)
+        slots = [index % len(self._measured) for index in range(repeats)]
+        every = [(slot, self._measured[slot][:length]) for slot in slots]
+        return [every[number::rounds] for number in range(rounds)]
 
     def exercise(self) -> None:
         """Run a few eager steps of each concurrency: a replayed graph would not be counted."""

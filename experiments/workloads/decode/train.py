@@ -58,7 +58,7 @@ class Recipe:
 
 RECIPES = {
     "shipped": Recipe(
-        ModelConfig("qwen3", 1024, 128, 384, 3, 16, 8, 32, max_positions=4096, eos_token_ids=(0,)),
+        ModelConfig("qwen3", 1024, 128, 512, 3, 16, 8, 16, max_positions=4096, eos_token_ids=(0,)),
         steps=1200,
         batch_tokens=2048,
         short_tokens=128,

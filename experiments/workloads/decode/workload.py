@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from experiments.metrics import SAMPLES_FOR_P95
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
 from experiments.workloads.decode.config import ModelConfig
@@ -58,11 +59,7 @@ class DecodeWorkload:
         for name in requested:
             if name not in values and name not in ("model", "model_digest"):
                 raise UnknownName("parameter of decode", name, [*values, "model"])
-        if "prompt_tokens" in requested and "ttft_tokens" not in requested:
-            values["ttft_tokens"] = min(
-                int(values["ttft_tokens"] or 0),
-                _integer("prompt_tokens", requested["prompt_tokens"]),
-            )
+        _follow(values, requested)
         for name, text in requested.items():
             if name in RANGES:
                 values[name] = _integer(name, text)
@@ -154,8 +151,24 @@ def _choice(name: str, text: str) -> str:
     return str(text)
 
 
+def _follow(values: dict[str, Scalar], requested: Mapping[str, str]) -> None:
+    """Shorten the defaults that cannot be longer than a requested length."""
+    for name, limit, less in (
+        ("ttft_tokens", "prompt_tokens", 0),
+        ("round_steps", "output_tokens", 1),
+    ):
+        if limit in requested and name not in requested:
+            most = _integer(limit, requested[limit]) - less
+            values[name] = min(int(values[name] or 0), most)
+
+
 def _check_together(values: Mapping[str, Scalar], config: ModelConfig, device: DeviceFacts) -> None:
     """Refuse combinations that cannot run or would not be what they say."""
+    _check_backend(values, device)
+    _check_lengths({name: int(values[name] or 0) for name in RANGES}, config)
+
+
+def _check_backend(values: Mapping[str, Scalar], device: DeviceFacts) -> None:
     graph, attn = values["graph"], values["attn"]
     if graph == "on" and device.device_type != "cuda":
         raise BadParameter("decode: graph = on needs CUDA", cure="leave graph out on the CPU")
@@ -166,18 +179,32 @@ def _check_together(values: Mapping[str, Scalar], config: ModelConfig, device: D
         )
     if attn == "triton" and device.device_type != "cuda":
         raise BadParameter("decode: attn = triton needs CUDA", cure="use attn=torch on the CPU")
-    page, block = int(values["page_size"] or 0), int(values["kv_block"] or 0)
+
+
+def _check_lengths(values: Mapping[str, int], config: ModelConfig) -> None:
+    page, block = values["page_size"], values["kv_block"]
     if page & (page - 1) or block % page:
         raise BadParameter(
             f"decode: page_size {page} must be a power of two that divides kv_block {block}",
             cure="use page_size=16, 32, 64 or 128",
         )
-    if int(values["ttft_tokens"] or 0) > int(values["prompt_tokens"] or 0):
+    if values["ttft_tokens"] > values["prompt_tokens"]:
         raise BadParameter(
             f"decode: ttft_tokens {values['ttft_tokens']} exceed prompt_tokens",
-            cure="name at most prompt_tokens",
+            cure=f"name at most {values['prompt_tokens']}",
         )
-    total = int(values["prompt_tokens"] or 0) + int(values["output_tokens"] or 0)
+    if values["round_steps"] >= values["output_tokens"]:
+        raise BadParameter(
+            f"decode: {values['round_steps']} round_steps give more than output_tokens",
+            cure=f"name at most {values['output_tokens'] - 1}",
+        )
+    gaps = values["rounds"] * values["round_steps"]
+    if gaps < SAMPLES_FOR_P95:
+        raise BadParameter(
+            f"decode: {gaps} steps a concurrency are too few for a p95",
+            cure=f"let rounds x round_steps be at least {SAMPLES_FOR_P95}",
+        )
+    total = values["prompt_tokens"] + values["output_tokens"]
     if total > config.max_positions:
         raise BadParameter(
             f"decode: {total} tokens exceed the model's {config.max_positions} positions",

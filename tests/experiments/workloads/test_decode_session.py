@@ -15,7 +15,14 @@ from levers.errors import BadParameter
 from levers.fa2_nsplits_cap import LEVER
 
 CPU = DeviceFacts("cpu", "some CPU", 2**34)
-SHORT = {"prompt_tokens": "96", "output_tokens": "24", "ttft_repeats": "20", "concurrency": "1,3"}
+SHORT = {
+    "prompt_tokens": "96",
+    "output_tokens": "24",
+    "rounds": "2",
+    "round_steps": "12",
+    "ttft_repeats": "20",
+    "concurrency": "1,3",
+}
 
 
 def parameters(**changes: str) -> Mapping[str, Scalar]:
@@ -53,8 +60,8 @@ def test_a_sample_has_every_axis_of_the_workload(implementation: str) -> None:
     assert set(measurement.values) == {axis.name for axis in DECODE.axes(parameters())}
     assert all(value > 0 for value in measurement.values.values())
     assert len(measurement.raw["ttft_ms"]) == 20
-    assert len(measurement.raw["gaps_ms/c3"]) == 23
-    assert measurement.outputs_count == 23 + 3 * 23 + 20
+    assert len(measurement.raw["gaps_ms/c3"]) == 24
+    assert measurement.outputs_count == 24 + 3 * 24 + 20
 
 
 def test_both_implementations_work_on_the_same_inputs() -> None:

@@ -71,7 +71,9 @@ def test_an_unknown_parameter_is_named_with_the_closest() -> None:
     ("requested", "words"),
     [
         ({"prompt_tokens": "many"}, "prompt_tokens = 'many'"),
-        ({"output_tokens": "5"}, "22..16384"),
+        ({"output_tokens": "1"}, "2..16384"),
+        ({"output_tokens": "8", "round_steps": "8"}, "at most 7"),
+        ({"rounds": "1", "round_steps": "19"}, "too few for a p95"),
         ({"concurrency": "1,0"}, "concurrency"),
         ({"concurrency": "1,500"}, "at most 184"),
         ({"attn": "flash"}, "torch, triton"),
