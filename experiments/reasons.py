@@ -23,6 +23,7 @@ ACTIONS: dict[str, str] = {
 """What an outcome means for the one who asked."""
 
 SCREEN_LABEL = "SCREEN: an ordering of candidates, no verdict"
+FAMILY_LABEL = "SELECTION among several settings, no verdict"
 
 REASON_TEXTS: dict[str, Reason] = {
     # default-ON

@@ -40,6 +40,8 @@ class RunRecord(Value):
         capacities: per axis, what an absolute guard's ceiling is a share of, in the axis's unit.
         oracle_mode: how the oracle must run to be the mode that its users run; empty if unknown.
         warnings: what a reader must know beside the verdict.
+        kind: only ``ab`` is a verdict; ``family`` is one setting's part in the selection among
+            several, ``screen`` a look inside one process.
         plan_digest: digest of spec, policy and schedule, stored before the first sample.
     """
 
@@ -65,7 +67,7 @@ class RunRecord(Value):
     decision: Decision | None = None
     timing: Timing | None = None
     warnings: tuple[str, ...] = ()
-    kind: Literal["ab", "screen"] = "ab"
+    kind: Literal["ab", "screen", "family", "calibration"] = "ab"
 
     @model_validator(mode="after")
     def _legal(self) -> RunRecord:

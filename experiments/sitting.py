@@ -57,16 +57,18 @@ class Sitting:
 
     def go(self) -> End:
         """Take the steps that are still to do; the decision, if there is one, is kept."""
+        return "decided" if self.before_timing() else self._measure()
+
+    def before_timing(self) -> bool:
+        """Witness and parity, as far as they are still to do; whether they decide the run."""
         began = time.monotonic()
         self._witness()
         if self._decided(self.spool.record()):
             self._close_preliminaries(began, 0.0)
-            return "decided"
+            return True
         parity_s = self._parity()
         self._close_preliminaries(began, parity_s)
-        if self._decided(self.spool.record()):
-            return "decided"
-        return self._measure()
+        return self._decided(self.spool.record())
 
     # --- before any timing -------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Sitting:
             executor=self.executor,
             judge=self._judge,
             progress=self.listener,
-            limits=self._limits(),
+            limits=self.limits(),
             watch=self._watch,
         )
         return collector.collect()
@@ -152,7 +154,7 @@ class Sitting:
     def _watch(self, seconds: float) -> Mapping[str, Scalar]:
         return self.sampler.look(self.executor.processes, seconds)
 
-    def _limits(self) -> Limits:
+    def limits(self) -> Limits:
         """What loses a pair: declared at the first sitting, before the first sample."""
         noted = self.spool.noted(LIMITS_NOTE)
         if noted is not None:

@@ -10,7 +10,7 @@ from experiments.records import Arm, CheckResult, FailureKind
 from experiments.spec import LeverSetting
 from experiments.values import FrozenMap, Scalar, Value
 
-TaskKind = Literal["measure", "witness", "outputs", "op", "memcheck", "graph", "async"]
+TaskKind = Literal["measure", "witness", "outputs", "op", "memcheck", "graph", "async", "screen"]
 
 
 class Task(Value):
@@ -82,6 +82,23 @@ class Outputs(Value):
     inputs_digest: str = ""
 
 
+class Visit(Value):
+    """One short measure of one setting inside a screening process, or how it failed.
+
+    ``plans`` are the plans that ran, per axis, read at the setting's first visit.
+    """
+
+    setting: str
+    round: int
+    values: FrozenMap[float] = Field(default_factory=dict)
+    plans: FrozenMap[str] = Field(default_factory=dict)
+    warmup_s: float = 0.0
+    measured_s: float = 0.0
+    compilations: int = 0
+    failure: FailureKind | None = None
+    message: str = ""
+
+
 class TaskResult(Value):
     """What a measured process left behind; ``failure`` excludes every figure."""
 
@@ -94,6 +111,7 @@ class TaskResult(Value):
     check: CheckResult | None = None
     plans: FrozenMap[str] = Field(default_factory=dict)
     launches: FrozenMap[int] = Field(default_factory=dict)
+    visits: tuple[Visit, ...] = ()
     left_changed: tuple[str, ...] = ()
     start_s: float = 0.0
     warmup_s: float = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments import formats
-from experiments.reasons import ACTIONS, SCREEN_LABEL, describe
+from experiments.reasons import ACTIONS, FAMILY_LABEL, SCREEN_LABEL, describe
 from experiments.records import Effect, Outcome
 from experiments.requests import Standing
 from experiments.run_record import RunRecord
@@ -128,11 +128,13 @@ def view(record: RunRecord, standing: Standing | None = None) -> VerdictView:
 def _label(record: RunRecord) -> str:
     if record.kind == "screen":
         return SCREEN_LABEL
+    if record.kind == "family":
+        return FAMILY_LABEL
     return record.decision.outcome.value if record.decision else record.status
 
 
 def _tone(record: RunRecord) -> str:
-    if record.kind == "screen" or record.decision is None:
+    if record.kind != "ab" or record.decision is None:
         return "open"
     return TONES[record.decision.outcome.value]
 
@@ -140,7 +142,7 @@ def _tone(record: RunRecord) -> str:
 def _action(record: RunRecord, standing: Standing) -> str:
     if standing.invalidated:
         return "may not be relied on: its evidence is invalidated"
-    if record.kind == "screen":
+    if record.kind != "ab":
         return "measure it with ab before anything ships"
     if record.decision is None:
         return "not decided yet"

@@ -1,0 +1,318 @@
+"""Several settings of one lever in one run: from the request to the record of the selection.
+
+Each setting has a spool of its own below ``families/<id>`` of the home: its samples, parity and
+witnesses, with its reading, as a run of kind ``family``. They are not in the registry, so that no
+state is ever drawn from a selection; the winner's run says what became of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from experiments import ab_run, environment, locks, preflight, prepare
+from experiments.environment import Device
+from experiments.executor import Executor
+from experiments.family_records import FamilyRecord, Fate, SettingResult
+from experiments.family_rules import looks_of_family, score, winner
+from experiments.family_stage import Member, Stage
+from experiments.files import write_atomically
+from experiments.frozen import FrozenEnvironment
+from experiments.home import Home, make_folder
+from experiments.parity.cache import FOLDER, ParityCache
+from experiments.prepare import Comparison
+from experiments.records import Decision, Outcome
+from experiments.registry import Registry
+from experiments.requests import AbRequest, Listener
+from experiments.run_record import RunRecord
+from experiments.runner import interruptible
+from experiments.sitting import Sitting
+from experiments.spec import LeverSetting
+from experiments.spool import Spool, new_run_id
+from experiments.telemetry import Sampler, probe_for
+from experiments.values import digest_of
+from levers import catalog
+from levers.errors import BadSetting
+
+FAMILIES = "families"
+"""Folder of the home that holds the selections."""
+
+RECORD = "family.json"
+
+BUDGET_SHARE = 0.5
+"""Share of ``--budget`` that the selection may take; the rest is the verdict's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A selection that is resolved: one comparison for each setting, on one device and seed."""
+
+    family_id: str
+    device: Device
+    comparisons: tuple[Comparison, ...]
+    budget_s: float | None
+
+    @property
+    def one(self) -> Comparison:
+        """Any of the comparisons: workload, looks, seed and policy are the same in all."""
+        return self.comparisons[0]
+
+
+def settings_of(request: AbRequest, settings: Sequence[str]) -> tuple[str, ...]:
+    """The candidates in canonical form, each once, in the order of the request.
+
+    Raises:
+        UnknownName: there is no such lever.
+        BadSetting: one is out of range, or is the reference.
+    """
+    lever = catalog.get(request.lever)
+    ref = lever.settings.check(lever.name, request.ref)
+    found = tuple(dict.fromkeys(lever.settings.check(lever.name, one) for one in settings))
+    if ref in found:
+        raise BadSetting(
+            f"{lever.name}={ref} is the reference and among the candidates",
+            cure="leave it out of --cand: the reference runs in every round",
+        )
+    return found
+
+
+def run(
+    request: AbRequest,
+    settings: Sequence[str],
+    home: Home,
+    registry: Registry,
+    listener: Listener,
+) -> FamilyRecord:
+    """Measure all settings against one reference and choose; the record is on disk.
+
+    Raises:
+        UsageError: the request cannot be run; nothing was measured.
+        StoreError: the selection cannot be written.
+        KeyboardInterrupt: it was interrupted; what parity found is kept, the rounds are not.
+    """
+    selection = _resolve(request, settings, registry, listener)
+    _check_room(selection, home, listener)
+    began = time.monotonic()
+    with contextlib.ExitStack() as spools, interruptible():
+        members = _begin(selection, home, spools)
+        stopped, rounds = _select(selection, members, home, listener)
+        record = _record(selection, members, stopped, rounds, time.monotonic() - began)
+        for member, result in zip(members, record.settings, strict=True):
+            _finish(member, result.decision)
+    save(home, record)
+    return record
+
+
+def save(home: Home, record: FamilyRecord) -> Path:
+    """Write the record of a selection, wholly or not at all; returns its path."""
+    path = home.root / FAMILIES / record.family_id / RECORD
+    write_atomically(path, record.model_dump_json())
+    return path
+
+
+def load(home: Home, family_id: str) -> FamilyRecord:
+    """A selection by its id."""
+    path = home.root / FAMILIES / family_id / RECORD
+    return FamilyRecord.model_validate_json(path.read_bytes())
+
+
+# --- before the first process -------------------------------------------------------------------
+
+
+def _resolve(
+    request: AbRequest, settings: Sequence[str], registry: Registry, listener: Listener
+) -> Selection:
+    """Check every setting before anything is measured."""
+    device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    seeded = replace(request, seed=seed_of(request, settings))
+    first = prepare.compare(replace(seeded, cand=settings[0]), device)
+    stack = ab_run.stack_for(registry, first, listener)
+    looks = looks_of_family(prepare.looks_up_to(request.max_pairs)[-1])
+    budget_s = None if request.budget_s is None else request.budget_s * BUDGET_SHARE
+    comparisons = tuple(
+        _with_looks(prepare.compare(replace(seeded, cand=one), device, stack), looks)
+        for one in settings
+    )
+    return Selection(new_run_id(datetime.now(UTC)), device, comparisons, budget_s)
+
+
+def seed_of(request: AbRequest, settings: Sequence[str]) -> int:
+    """The seed asked for, else one of this family's own: kept parity results are found again."""
+    if request.seed is not None:
+        return request.seed
+    named = (request.lever, request.ref, *settings, request.workload or "")
+    return int(digest_of(" ".join(named))[:7], 16)
+
+
+def _with_looks(comparison: Comparison, looks: tuple[int, ...]) -> Comparison:
+    return replace(comparison, spec=comparison.spec.model_copy(update={"looks": looks}))
+
+
+def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
+    one = selection.one
+    needs = one.workload.needs(one.spec.parameters, selection.device.facts)
+    preflight.check(needs, preflight.free_now(home.root, selection.device), home.root)
+    rounds = one.spec.looks[-1]
+    seconds = rounds * (len(selection.comparisons) + 1) * needs.seconds_per_sample
+    if selection.budget_s is not None:
+        seconds = min(seconds, selection.budget_s)
+    listener.on_estimate(seconds, rounds)
+
+
+def _begin(selection: Selection, home: Home, spools: contextlib.ExitStack) -> list[Member]:
+    folder = make_folder(home.root / FAMILIES / selection.family_id)
+    frozen = _frozen(selection, home)
+    here = environment.describe(selection.device, frozen.recorded(), frozen.removed, frozen.facts())
+    members = []
+    for comparison in selection.comparisons:
+        head = ab_run.head_of(comparison, here).model_copy(update={"kind": "family"})
+        spool = spools.enter_context(Spool.create(folder, head))
+        members.append(Member(comparison.spec.cand, comparison, spool))
+    return members
+
+
+def _frozen(selection: Selection, home: Home) -> FrozenEnvironment:
+    """One environment for all; where one setting needs fresh interpreters, all get them."""
+    found = [ab_run.frozen_for(comparison, home) for comparison in selection.comparisons]
+    return next((one for one in found if one.fresh_interpreter), found[0])
+
+
+# --- the measured part --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def measuring(
+    device: Device, frozen: FrozenEnvironment, home: Home, limit_s: float, listener: Listener
+) -> Iterator[tuple[Executor, Sampler]]:
+    """Hold the device, with processes to start on it and a sampler that sees it."""
+    now = datetime.now(UTC).isoformat()
+    with (
+        locks.device(
+            home.device_locks, device.uuid, "a selection", now=now, on_wait=listener.on_warning
+        ),
+        Sampler(probe_for(device)) as sampler,
+        Executor(frozen, home.work, time_limit_s=limit_s, watcher=sampler) as executor,
+    ):
+        yield executor, sampler
+
+
+def _select(
+    selection: Selection, members: list[Member], home: Home, listener: Listener
+) -> tuple[str, int]:
+    """Why the selection ended, and after how many rounds."""
+    frozen, limit_s = _frozen(selection, home), ab_run.time_limit_s(selection.one)
+    with measuring(selection.device, frozen, home, limit_s, listener) as (executor, sampler):
+        sittings = _preliminaries(members, home, executor, sampler, listener)
+        left = [member for member in members if member.living]
+        if len(left) < 2:
+            return "only one setting may be timed" if left else "no setting may be timed", 0
+        stage = Stage(
+            members=members,
+            executor=executor,
+            limits=sittings[members.index(left[0])].limits(),
+            listener=listener,
+            watch=lambda seconds: sampler.look(executor.processes, seconds),
+            budget_s=selection.budget_s,
+        )
+        listener.on_stage("selection", f"{len(left)} settings, one reference")
+        return stage.go(), stage.rounds
+
+
+def _preliminaries(
+    members: list[Member],
+    home: Home,
+    executor: Executor,
+    sampler: Sampler,
+    listener: Listener,
+) -> list[Sitting]:
+    """Witness and parity of each setting; the reference is witnessed once for all."""
+    sittings = []
+    for member in members:
+        here = member.spool.record().environment
+        for witness in members[0].spool.record().witnesses if member is not members[0] else ():
+            if witness.arm == "ref":
+                member.spool.witness(witness)
+        one = LeverSetting(lever=member.spec.lever, setting=member.setting)
+        listener.on_stage("setting", str(one))
+        sitting = Sitting(
+            comparison=member.comparison,
+            spool=member.spool,
+            executor=executor,
+            sampler=sampler,
+            cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
+            listener=listener,
+        )
+        if sitting.before_timing():
+            member.reading = sitting.decision
+        sittings.append(sitting)
+    return sittings
+
+
+# --- what came of it ----------------------------------------------------------------------------
+
+
+def _record(
+    selection: Selection, members: list[Member], stopped: str, rounds: int, total_s: float
+) -> FamilyRecord:
+    spec, head = selection.one.spec, members[0].spool.record()
+    primaries = [axis.name for axis in head.axes if spec.policy.is_primary(axis.name)]
+    scores = {member.setting: score(member.look, primaries) for member in members if member.living}
+    chosen = winner(scores)
+    return FamilyRecord(
+        family_id=selection.family_id,
+        created_at=head.created_at,
+        lever=spec.lever,
+        ref=spec.ref,
+        workload=spec.workload,
+        device=spec.device,
+        seed=spec.seed,
+        looks=spec.looks,
+        rounds=rounds,
+        axes=head.axes,
+        primaries=tuple(primaries),
+        settings=tuple(_result(member, chosen, primaries, stopped) for member in members),
+        stopped=stopped,
+        winner=chosen,
+        total_s=total_s,
+    )
+
+
+def _result(
+    member: Member, chosen: str | None, primaries: Sequence[str], stopped: str
+) -> SettingResult:
+    record = member.spool.record()
+    timed = member.look is not None
+    fate: Fate = "dropped" if timed else "not-timed"
+    if member.living:
+        fate = "winner" if member.setting == chosen else "kept"
+    return SettingResult(
+        setting=member.setting,
+        fate=fate,
+        decision=member.reading or _still_open(stopped, timed=timed),
+        run_id=record.run_id,
+        rounds=member.rounds,
+        parity=str(record.parity.parity_class) if record.parity else "",
+        effects=member.look.effects if member.look is not None else (),
+        score=score(member.look, primaries) if timed else None,
+    )
+
+
+def _still_open(stopped: str, *, timed: bool) -> Decision:
+    """The reading of a survivor that no look has decided."""
+    return Decision(
+        outcome=Outcome.INCONCLUSIVE,
+        reason="win-undecided" if timed else "too-little-recorded",
+        detail=f"still open when the selection ended: {stopped}",
+    )
+
+
+def _finish(member: Member, decision: Decision) -> None:
+    """Store the setting's evidence as a decided record of kind ``family``."""
+    record = member.spool.record()
+    decided = record.model_copy(update={"status": "decided", "decision": decision})
+    member.spool.finish(RunRecord.model_validate(decided.model_dump()))
