@@ -1,0 +1,107 @@
+"""The decode workload on a CUDA device: kernels, captured steps, the oracle."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from experiments.parity.op_case import check_case
+from experiments.parity.op_judge import Bar
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.session import DecodeSession, open_session
+from experiments.workloads.decode.workload import DECODE, SPLIT_RULE
+from levers.base import engaged
+from levers.fa2_nsplits_cap import LEVER
+from levers.kernels.split_kv import PagedKV, Workspace, decode_attention, plan_splits, truth
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SHORT = {
+    "prompt_tokens": "512",
+    "output_tokens": "32",
+    "rounds": "1",
+    "round_steps": "24",
+    "ttft_repeats": "20",
+    "concurrency": "1,4",
+}
+
+
+def facts() -> DeviceFacts:
+    found = torch.cuda.get_device_properties(0)
+    return DeviceFacts(
+        "cuda:0", found.name, found.total_memory, sm_count=found.multi_processor_count
+    )
+
+
+def session(implementation: str = "engine", **changes: str) -> DecodeSession:
+    parameters = DECODE.resolve({**SHORT, **changes}, facts())
+    return open_session(parameters, "cuda:0", 1, implementation)
+
+
+@pytest.mark.parametrize("dim", [16, 64, 128])
+@pytest.mark.parametrize("group", [1, 2, 4, 8])
+@pytest.mark.parametrize("splits", [1, 3, 8, 16, 33])
+def test_the_kernel_gives_the_attention(dim: int, group: int, splits: int) -> None:
+    draw = torch.Generator("cuda").manual_seed(splits)
+    lengths, capacity, page, kv_heads = [4096, 1, 129, 2000], 4224, 128, 8
+    per_slot = capacity // page
+    pages = len(lengths) * per_slot
+    table = torch.randperm(pages, device="cuda", generator=draw).view(len(lengths), per_slot)
+    shape = (pages, kv_heads, page, dim)
+    k, v = (torch.randn(shape, device="cuda", generator=draw, dtype=torch.bfloat16) for _ in "kv")
+    for row, length in enumerate(lengths):
+        for x in (k, v):
+            x[table[row, length // page], :, length % page :] = math.nan
+            x[table[row, length // page + 1 :]] = math.nan
+    heads = kv_heads * group
+    q = torch.randn(len(lengths), heads, dim, device="cuda", generator=draw).bfloat16()
+    kv = PagedKV(k, v, table.to(torch.int32), torch.tensor(lengths, device="cuda").int())
+    out = torch.full_like(q, math.nan)
+    workspace = Workspace(splits, len(lengths), heads, dim, q.device)
+    plan = plan_splits(capacity, page, splits)
+    assert decode_attention(q, kv, plan, out, workspace, "triton") == splits
+    error = (out.double() - truth(q, kv)).norm() / truth(q, kv).norm()
+    assert float(error) < 4e-3
+
+
+@pytest.mark.parametrize("setting", ["auto", "1", "3"])
+def test_every_op_case_is_lossless(setting: str) -> None:
+    for case in LEVER.op_cases(setting, "cuda"):
+        result = check_case(case, 3, Bar())
+        assert result.status == "passed", f"{case.name}: {result.fault}"
+
+
+def test_a_captured_step_decodes_what_an_eager_one_does() -> None:
+    arguments = {"want": "tokens", "prompts": 8, "concurrency": 4}
+    eager = session(graph="off").outputs(arguments)
+    captured = session(graph="on").outputs(arguments)
+    assert eager.streams == captured.streams
+
+
+def test_digests_of_the_logits_repeat_themselves() -> None:
+    first, second = (session().outputs({"want": "digests"}) for _ in range(2))
+    assert first.digests == second.digests
+    assert set(first.nonfinite.values()) == {0}
+
+
+@pytest.mark.parametrize("implementation", ["engine", "oracle:sdpa"])
+def test_a_sample_has_every_axis(implementation: str) -> None:
+    found = session(implementation)
+    found.warm_up()
+    measurement = found.measure()
+    axes = {axis.name for axis in DECODE.axes(DECODE.resolve(SHORT, facts()))}
+    assert set(measurement.values) == axes
+    assert all(value > 0 for value in measurement.values.values())
+
+
+def test_the_witness_sees_the_capped_launches() -> None:
+    found = session(graph="on")
+    with engaged(LEVER, found.sites, "1"):
+        found.warm_up()
+        found.sites[SPLIT_RULE].forget()
+        found.exercise()
+    assert set(LEVER.witness(found.sites[SPLIT_RULE]).values()) == {"num_splits=1"}
