@@ -159,7 +159,7 @@ def _case(name: str, setting: str, case: SplitCase, *, masked: bool = False) -> 
     capped = capped_splits(case.shape, setting, found)
     orders = sorted({upstream_splits(replace(case.shape, batch=b)) for b in LOADS} - {found})
     return OpCase(
-        name=f"{name}, {found} to {capped} splits",
+        name=name,
         inputs=case.inputs,
         outputs=case.outputs,
         reference=partial(case.attend, found),
@@ -174,7 +174,7 @@ def _case(name: str, setting: str, case: SplitCase, *, masked: bool = False) -> 
 def op_cases(setting: str, device: str) -> Sequence[OpCase]:
     """All cases of one setting of the cap on a device.
 
-    Capacities are 7 KV blocks on the CPU and 16 and 32 on CUDA.
+    The capacity is 7 KV blocks on the CPU and 16 on CUDA.
     """
     on_cuda = torch.device(device).type == "cuda"
     sms = torch.cuda.get_device_properties(device).multi_processor_count if on_cuda else 0

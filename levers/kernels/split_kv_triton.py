@@ -157,7 +157,7 @@ def launch(
         SINGLE=plan.num_splits == 1,
         PRECISION="ieee" if q_BHD.dtype.itemsize == 4 else "tf32",
         num_warps=4,
-        num_stages=3,
+        num_stages=3 if q_BHD.dtype.itemsize == 2 else 2,
     )
     if grid[1] > 1:
         _merge_kernel[(batch * heads,)](

@@ -114,3 +114,7 @@ def test_both_arms_of_a_case_are_near_truth_and_repeat_themselves(case) -> None:
         assert torch.equal(torch.nan_to_num(first[0]), torch.nan_to_num(second[0]))
         error = (first[0].double() - truth)[torch.isfinite(truth)]
         assert float(error.abs().max()) <= bound
+
+
+def test_the_cases_of_two_settings_have_the_same_names() -> None:
+    assert [case.name for case in LEVER.op_cases("3", "cpu")] == [case.name for case in CASES]
