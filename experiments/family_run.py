@@ -18,15 +18,16 @@ from pathlib import Path
 from experiments import ab_run, environment, locks, preflight, prepare
 from experiments.environment import Device
 from experiments.executor import Executor
-from experiments.family_records import FamilyRecord, Fate, SettingResult
-from experiments.family_rules import looks_of_family, score, winner
+from experiments.family_outcome import BUDGET_SHARE, record_of
+from experiments.family_records import FamilyRecord
+from experiments.family_rules import looks_of_family
 from experiments.family_stage import Member, Stage
 from experiments.files import write_atomically
 from experiments.frozen import FrozenEnvironment
 from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.prepare import Comparison
-from experiments.records import Decision, Outcome
+from experiments.records import Decision
 from experiments.registry import Registry
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
@@ -43,9 +44,6 @@ FAMILIES = "families"
 """Folder of the home that holds the selections."""
 
 RECORD = "family.json"
-
-BUDGET_SHARE = 0.5
-"""Share of ``--budget`` that the selection may take; the rest is the verdict's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,8 @@ def run(
     with contextlib.ExitStack() as spools, interruptible():
         members = _begin(selection, home, spools)
         stopped, rounds = _select(selection, members, home, listener)
-        record = _record(selection, members, stopped, rounds, time.monotonic() - began)
+        total_s = time.monotonic() - began
+        record = record_of(selection.family_id, members, stopped, rounds, total_s)
         for member, result in zip(members, record.settings, strict=True):
             _finish(member, result.decision)
     save(home, record)
@@ -254,61 +253,6 @@ def _preliminaries(
 
 
 # --- what came of it ----------------------------------------------------------------------------
-
-
-def _record(
-    selection: Selection, members: list[Member], stopped: str, rounds: int, total_s: float
-) -> FamilyRecord:
-    spec, head = selection.one.spec, members[0].spool.record()
-    primaries = [axis.name for axis in head.axes if spec.policy.is_primary(axis.name)]
-    scores = {member.setting: score(member.look, primaries) for member in members if member.living}
-    chosen = winner(scores)
-    return FamilyRecord(
-        family_id=selection.family_id,
-        created_at=head.created_at,
-        lever=spec.lever,
-        ref=spec.ref,
-        workload=spec.workload,
-        device=spec.device,
-        seed=spec.seed,
-        looks=spec.looks,
-        rounds=rounds,
-        axes=head.axes,
-        primaries=tuple(primaries),
-        settings=tuple(_result(member, chosen, primaries, stopped) for member in members),
-        stopped=stopped,
-        winner=chosen,
-        total_s=total_s,
-    )
-
-
-def _result(
-    member: Member, chosen: str | None, primaries: Sequence[str], stopped: str
-) -> SettingResult:
-    record = member.spool.record()
-    timed = member.look is not None
-    fate: Fate = "dropped" if timed else "not-timed"
-    if member.living:
-        fate = "winner" if member.setting == chosen else "kept"
-    return SettingResult(
-        setting=member.setting,
-        fate=fate,
-        decision=member.reading or _still_open(stopped, timed=timed),
-        run_id=record.run_id,
-        rounds=member.rounds,
-        parity=str(record.parity.parity_class) if record.parity else "",
-        effects=member.look.effects if member.look is not None else (),
-        score=score(member.look, primaries) if timed else None,
-    )
-
-
-def _still_open(stopped: str, *, timed: bool) -> Decision:
-    """The reading of a survivor that no look has decided."""
-    return Decision(
-        outcome=Outcome.INCONCLUSIVE,
-        reason="win-undecided" if timed else "too-little-recorded",
-        detail=f"still open when the selection ended: {stopped}",
-    )
 
 
 def _finish(member: Member, decision: Decision) -> None:

@@ -49,23 +49,25 @@ def html(view: VerdictView, figures: Sequence[Figure] = ()) -> str:
     return _environment().get_template("report.html.j2").render(v=view, figures=drawn)
 
 
+def filled(template: str, **values: Any) -> str:
+    """A template of the package with these values; blank lines are never more than one."""
+    text = _environment().get_template(template).render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
 def comment_marker(lever: str, scope: str) -> str:
     """The invisible line by which the one comment of a lever and scope is found again."""
     return f"<!-- levergate {lever} {re.sub('-{2,}', '-', scope)} -->"
 
 
 def _markdown(view: VerdictView, *, full: bool) -> str:
-    text = (
-        _environment()
-        .get_template("verdict.md.j2")
-        .render(
-            v=view,
-            full=full,
-            icon=ICONS[view.tone],
-            pointer="The whole report is among the artifacts.",
-        )
+    return filled(
+        "verdict.md.j2",
+        v=view,
+        full=full,
+        icon=ICONS[view.tone],
+        pointer="The whole report is among the artifacts.",
     )
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _inline(svg: str) -> str:

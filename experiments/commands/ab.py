@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
+from experiments.candidates import candidates
 from experiments.commands import output
 from experiments.commands.options import AsJson, DetailedExit, Expect, Lever
 from experiments.exit_codes import exit_code, expected_outcome
 from experiments.parsing import budget_seconds, settings
 from experiments.requests import AbRequest, Listener, SilentListener
+from levers.errors import UsageError
 
 
 def ab(
     lever: Lever,
     ref: Annotated[str, typer.Option(help="Setting of the reference.")] = "off",
-    cand: Annotated[str, typer.Option(help="Setting of the candidate.")] = "auto",
+    cand: Annotated[
+        str, typer.Option(help="Setting of the candidate, or several: auto,1,2 or 1..16.")
+    ] = "auto",
     workload: Annotated[
         str | None, typer.Option(help="What is measured; by default the lever's first.")
     ] = None,
@@ -43,12 +48,18 @@ def ab(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
     ] = None,
+    screen: Annotated[
+        bool, typer.Option("--screen", help="Only order the candidates, fast: no verdict.")
+    ] = False,
     as_json: AsJson = False,
     detailed_exitcode: DetailedExit = False,
     expect: Expect = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a long run.")] = False,
 ) -> int:
     """Compare two settings of a lever: parity first, then speed, then a verdict.
+
+    Of several candidates losers are dropped early, and the winner is measured again on fresh pairs:
+    its verdict alone decides. A screen never is a verdict, and ends with 3 where it could order.
 
     Exit codes: 0 a verdict, 3 inconclusive, 4 invalid, 2 usage, 1 internal, 130 interrupted.
     """
@@ -66,15 +77,79 @@ def ab(
         max_pairs=pairs,
         resume=resume,
     )
-    outcome = _measure(request, as_json=as_json, ask=not yes)
+    outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
+
+
+def _run(
+    request: AbRequest, *, screen: bool, expects: bool, as_json: bool, ask: bool
+) -> str | None:
+    """Choose between one candidate, several, and a screen; gives the outcome.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+    typed = candidates(request.cand)
+    if screen and (expects or request.resume is not None):
+        raise UsageError(
+            "a screen gives no verdict to expect, and there is nothing to resume",
+            cure="leave out --expect and --resume, or --screen",
+        )
+    if request.resume is not None or (len(typed) == 1 and not screen):
+        return _measure(replace(request, cand=typed[0]), as_json=as_json, ask=ask)
+    from experiments import several
+
+    found = several.settings_of(request, typed)
+    if screen:
+        return _screen(request, found, as_json=as_json, ask=ask)
+    if len(found) == 1:
+        return _measure(replace(request, cand=found[0]), as_json=as_json, ask=ask)
+    return _select(request, found, as_json=as_json, ask=ask)
+
+
+def _select(request: AbRequest, found: tuple[str, ...], *, as_json: bool, ask: bool) -> str | None:
+    """Choose among several settings; the outcome is the winner's verdict."""
+    from experiments import order_view, pipeline, several
+    from experiments.order_render import print_order
+
+    with listening(as_json=as_json, ask=ask) as listener:
+        family, record = several.ab(request, found, listener)
+    shown = order_view.of_family(family)
+    standing = pipeline.standing(record.run_id) if record is not None else None
+    if as_json:
+        verdict = output.run_fields(record, standing) if record and standing else {"outcome": None}
+        selection = {**family.model_dump(mode="json"), "label": shown.label}
+        output.print_json("ab", **verdict, selection=selection)
+    else:
+        print_order(output.stdout(), shown)
+        if record is not None and standing is not None:
+            output.print_run(record, standing)
+    if record is None:
+        return family.outcome
+    return record.decision.outcome.value if record.decision else None
+
+
+def _screen(request: AbRequest, found: tuple[str, ...], *, as_json: bool, ask: bool) -> str:
+    """Order the candidates; inconclusive by its nature, invalid where there is no order."""
+    from experiments import order_view, several
+    from experiments.order_render import print_order
+
+    with listening(as_json=as_json, ask=ask) as listener:
+        record = several.screen(request, found, listener)
+    shown = order_view.of_screen(record)
+    if as_json:
+        screen = record.model_dump(mode="json")
+        output.print_json("ab", outcome=None, label=shown.label, screen=screen)
+    else:
+        print_order(output.stdout(), shown)
+    return "invalid" if record.failure else "inconclusive"
 
 
 def _measure(request: AbRequest, *, as_json: bool, ask: bool) -> str | None:
     """Run the comparison, print it, and give its outcome."""
     from experiments import pipeline
 
-    with _listening(as_json=as_json, ask=ask) as listener:
+    with listening(as_json=as_json, ask=ask) as listener:
         record = pipeline.ab(request, listener)
     standing = pipeline.standing(record.run_id)
     if as_json:
@@ -85,8 +160,8 @@ def _measure(request: AbRequest, *, as_json: bool, ask: bool) -> str | None:
 
 
 @contextlib.contextmanager
-def _listening(*, as_json: bool, ask: bool) -> Iterator[Listener]:
-    """A listener for the time of a run; silent where the answer is JSON."""
+def listening(*, as_json: bool, ask: bool) -> Iterator[Listener]:
+    """A listener for the time of a measurement; silent where the answer is JSON."""
     if as_json:
         yield SilentListener()
         return

@@ -1,0 +1,39 @@
+"""The text of ``--cand``: one setting, several with commas, and ranges of whole numbers."""
+
+from __future__ import annotations
+
+import re
+
+from levers.errors import UsageError
+
+RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+MOST = 64
+"""Settings in one run; more would spend the whole error on the first look of each."""
+
+
+def candidates(text: str) -> tuple[str, ...]:
+    """The settings that ``auto,1,2`` or ``auto,1..16`` names, each once, in order.
+
+    Raises:
+        UsageError: an empty part, a range that does not rise, or too many settings.
+    """
+    found: list[str] = []
+    for part in (one.strip() for one in text.split(",")):
+        if not part:
+            raise UsageError(f"--cand {text!r} has an empty part", cure="write --cand auto,1,2")
+        found += _expanded(part)
+    distinct = tuple(dict.fromkeys(found))
+    if len(distinct) > MOST:
+        raise UsageError(f"--cand names {len(distinct)} settings", cure=f"give at most {MOST}")
+    return distinct
+
+
+def _expanded(part: str) -> list[str]:
+    both = RANGE.fullmatch(part)
+    if both is None:
+        return [part]
+    low, high = int(both[1]), int(both[2])
+    if low >= high:
+        raise UsageError(f"the range {part} does not rise", cure="write --cand 1..16")
+    return [str(number) for number in range(low, min(high, low + MOST) + 1)]
