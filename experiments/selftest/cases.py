@@ -46,7 +46,7 @@ class Case:
         return {"scope": self.scope or self.after or self.name, **dict(self.settings)}
 
 
-VIRTUAL = (("clock", "virtual"),)
+VIRTUAL = (("clock", "virtual"), ("steps", "24"))
 ON, OFF, INVALID = "default-ON", "gated-OFF", "invalid"
 
 CASES: tuple[Case, ...] = (

@@ -22,8 +22,8 @@ RATE, STEP, MEMORY = "selftest/steps_s", "selftest/step_ms", "selftest/scratch_b
 
 DEFAULTS: Mapping[str, Scalar] = {
     "scope": "default",
-    "size": 96,
-    "steps": 24,
+    "size": 48,
+    "steps": 200,
     "threads": 1,
     "clock": "wall",
     "noise": 0.004,
@@ -32,7 +32,8 @@ DEFAULTS: Mapping[str, Scalar] = {
     "limit_s": 60,
 }
 """Parameters: ``scope`` keeps comparisons apart, ``inputs`` may hold a NaN, ``scratch`` may be more
-than any machine has (in the reference alone), ``limit_s`` is when a process counts as hung."""
+than any machine has (in the reference alone), ``limit_s`` is when a process counts as hung. The
+matrices fit into a core's first cache, so that neighbours on the machine disturb them little."""
 
 CHOICES = {
     "clock": ("wall", "virtual"),
