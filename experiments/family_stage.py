@@ -116,7 +116,7 @@ class Stage:
         if len(living) < 2:
             return "one setting is left" if living else "no setting is left"
         if all(member.reading is not None for member in living):
-            return f"every setting that is left is decided after {self.rounds} rounds"
+            return "every setting that is left is decided"
         if self.rounds >= self._most_rounds:
             return f"{self.rounds} rounds were measured, too many of them lost"
         if self.budget_s is not None and spent_s + self._round_s > self.budget_s:

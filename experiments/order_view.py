@@ -41,8 +41,7 @@ def of_family(family: FamilyRecord) -> OrderView:
     title = f"{family.lever} against {family.ref}, {family.workload} on {family.device}"
     lines = [
         f"ended after {formats.count(family.rounds, 'round')}: {family.stopped}",
-        "losers are dropped with a chance of at most 5 % over all settings and looks to drop one "
-        "that is worth shipping",
+        "the chance to drop one that is worth shipping is at most 5 % over all settings and looks",
         _verdict_line(family),
     ]
     return OrderView(

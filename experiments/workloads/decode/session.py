@@ -96,7 +96,7 @@ class DecodeSession:
         return self._captured[count]
 
     def renew(self) -> None:
-        """Drop the captured graphs: each holds the split counts of the setting it was captured at."""
+        """Drop the captured graphs: each holds the split counts of its setting."""
         self._captured.clear()
 
     def warm_up(self) -> None:
