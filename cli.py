@@ -22,6 +22,7 @@ from experiments.commands.look import history, list_, pr, show
 from experiments.commands.marks import invalidate, override
 from experiments.commands.output import JSON_SCHEMA_VERSION
 from experiments.commands.policy import policy
+from experiments.commands.selftest import selftest
 from experiments.commands.store import export, import_, replay, sync, ui
 from experiments.exit_codes import Exit
 from levers.errors import LevergateError, UsageError
@@ -46,6 +47,7 @@ for command, name in (
     (import_, "import"),
     (sync, "sync"),
     (ui, "ui"),
+    (selftest, "selftest"),
 ):
     app.command(name)(command)
 app.add_typer(policy, name="policy")
