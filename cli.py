@@ -18,9 +18,11 @@ from pathlib import Path
 import typer
 
 from experiments.commands.ab import ab
+from experiments.commands.calibrate import calibrate
 from experiments.commands.look import history, list_, pr, show
 from experiments.commands.marks import invalidate, override
 from experiments.commands.output import JSON_SCHEMA_VERSION
+from experiments.commands.plan import plan
 from experiments.commands.policy import policy
 from experiments.commands.selftest import selftest
 from experiments.commands.store import export, import_, replay, sync, ui
@@ -40,6 +42,8 @@ for command, name in (
     (history, "history"),
     (list_, "list"),
     (pr, "pr"),
+    (calibrate, "calibrate"),
+    (plan, "plan"),
     (invalidate, "invalidate"),
     (override, "override"),
     (replay, "replay"),

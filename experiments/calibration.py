@@ -17,9 +17,6 @@ from experiments.spec import DEFAULT_LOOKS
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value, digest_of
 from levers.policy import Axis
 
-NO_LEVER = "none"
-"""The lever of a calibration's runs: both arms are the reference."""
-
 OLDEST_DAYS = 30
 """A calibration further than this from a run is stale: machines drift."""
 
@@ -52,17 +49,17 @@ class Rate(Value):
 
 
 class PolicyRates(Value):
-    """How runs of equal arms end under one lever's policy.
+    """How runs of equal arms end under one policy.
 
     Attributes:
-        lever: whose policy it is.
+        levers: whose policy it is.
         false: runs that end in a win, a regression or as slower, none of which is so.
         wins: those among them that would ship.
         ends: the share of each reason; ``undecided`` reached the last look without a verdict.
         mean_pairs: pairs until the end.
     """
 
-    lever: str
+    levers: tuple[str, ...]
     false: Rate
     wins: Rate
     ends: FrozenMap[float]
@@ -112,7 +109,7 @@ class Calibration(Value):
 
     def rate_for(self, lever: str) -> PolicyRates:
         """The rates under a lever's policy; the worst of all where that policy was not known."""
-        mine = [one for one in self.rates if one.lever == lever]
+        mine = [one for one in self.rates if lever in one.levers]
         return max(mine or self.rates, key=lambda one: one.false.rate)
 
     def stale_for(self, versions: Mapping[str, str], moment: str) -> str:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import JSON, Column, Connection, Index, Integer, String, Table, Text, insert, select
+from sqlalchemy import (
+    JSON,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    func,
+    insert,
+    select,
+)
 
 from experiments.calibration import Calibration, place_key
 from experiments.registry_engine import Store
 from experiments.registry_tables import METADATA
 from experiments.requests import FalseVerdictRate
-from experiments.run_record import RunRecord
 from experiments.values import SCHEMA_VERSION, Scalar, problem_of
 from levers.errors import StoreError
 
@@ -56,7 +69,7 @@ def save(store: Store, calibration: Calibration) -> None:
 
 
 def latest(
-    store: Store,
+    connection: Connection,
     workload: str,
     parameters: Mapping[str, Scalar],
     device_kind: str,
@@ -74,19 +87,29 @@ def latest(
         .where(CALIBRATIONS.c.place_key == key)
         .order_by(CALIBRATIONS.c.created_at.desc(), CALIBRATIONS.c.calibration_id.desc())
     )
-    with store.reading() as connection:
-        rows = connection.execute(query).all()
+    rows = connection.execute(query).all()
     same = [row for row in rows if row.versions == dict(versions)]
-    return _read(store, *(same or rows)[0][::2]) if rows else None
+    found = next(iter(same or rows), None)
+    return None if found is None else _read(found.record, found.schema_version)
 
 
-def rate_beside(store: Store, record: RunRecord) -> FalseVerdictRate | None:
-    """The false-verdict rate of the run's machine and workload; None where never calibrated."""
-    spec, here = record.spec, record.environment
-    found = latest(
-        store, spec.workload, spec.parameters, here.device_kind, here.host, here.versions
+def rate_beside(connection: Connection, run: Mapping[Any, Any]) -> FalseVerdictRate | None:
+    """The false-verdict rate of the machine and work of a row of ``runs``; None if never measured.
+
+    The run's parameters stand in its record alone, which is read only where its machine and
+    workload were calibrated at all.
+    """
+    mine = (
+        (CALIBRATIONS.c.workload == run["workload"])
+        & (CALIBRATIONS.c.device_kind == run["device_kind"])
+        & (CALIBRATIONS.c.host == run["host"])
     )
-    return found.beside(spec.lever, here.versions, record.created_at) if found else None
+    if not connection.scalar(select(func.count()).select_from(CALIBRATIONS).where(mine)):
+        return None
+    parameters = json.loads(run["record"])["spec"]["parameters"]
+    place = run["workload"], parameters, run["device_kind"], run["host"]
+    found = latest(connection, *place, run["versions"])
+    return found.beside(run["lever"], run["versions"], run["created_at"]) if found else None
 
 
 def _stored(connection: Connection, calibration_id: str) -> bool:
@@ -94,17 +117,16 @@ def _stored(connection: Connection, calibration_id: str) -> bool:
     return bool(connection.scalar(query.where(CALIBRATIONS.c.calibration_id == calibration_id)))
 
 
-def _read(store: Store, record: str, schema_version: int) -> Calibration:
+def _read(record: str, schema_version: int) -> Calibration:
     if schema_version > SCHEMA_VERSION:
         raise StoreError(
-            f"a calibration in {store.name} has schema version {schema_version}; this levergate "
-            f"knows up to {SCHEMA_VERSION}",
+            f"a stored calibration has schema version {schema_version}; this levergate knows up "
+            f"to {SCHEMA_VERSION}",
             cure="upgrade levergate",
         )
     try:
         return Calibration.model_validate_json(record)
     except ValidationError as error:
         raise StoreError(
-            f"a calibration in {store.name} cannot be read: {problem_of(error)}",
-            cure="calibrate again",
+            f"a stored calibration cannot be read: {problem_of(error)}", cure="calibrate again"
         ) from error

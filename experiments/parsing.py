@@ -26,6 +26,18 @@ def budget_seconds(text: str) -> float:
     return seconds
 
 
+def effect_ratio(text: str) -> float:
+    """An effect in percent as a log ratio, as policies state theirs: ``1%`` is 0.01.
+
+    Raises:
+        UsageError: it is no percentage, or zero.
+    """
+    found = re.fullmatch(r"\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", text)
+    if found is None or float(found[1]) == 0:
+        raise UsageError(f"--effect {text!r} is no percentage", cure="write 1% or 2.5%")
+    return float(found[1]) / 100
+
+
 def settings(pairs: Iterable[str], **named: str | None) -> dict[str, str]:
     """The ``--set key=value`` options, with those that have an option of their own.
 

@@ -7,6 +7,7 @@ with a name and a reason, and both show wherever it does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -14,6 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 from sqlalchemy import delete, func, select
 
+from experiments import calibration_store
 from experiments import registry_marks as marks
 from experiments.defaults import Current, DefaultState, OnSet, Override, on_set
 from experiments.evidence import Scope
@@ -165,7 +167,8 @@ class Registry:
         query = runs_query().where(RUNS.c.run_id == self.resolve(run_id))
         with self.store.reading() as connection:
             row = connection.execute(query).mappings().one()
-            return Beside(connection, current).standing(row)
+            found = Beside(connection, current).standing(row)
+            return replace(found, calibration=calibration_store.rate_beside(connection, row))
 
     def latest_verdicts(self, lever: str | None = None) -> tuple[HistoryRow, ...]:
         """The run that decides each scope now, newest first."""

@@ -7,6 +7,9 @@ from typing import Literal
 from experiments.values import FrozenMap, Scalar, Value
 from levers.policy import GatingPolicy
 
+NO_LEVER = "none"
+"""The lever of runs whose two arms are the same: both are the reference."""
+
 DEFAULT_LOOKS = (6, 9, 13, 18, 25, 40)
 """Numbers of pairs at which a decision is tried (design: statistics)."""
 
