@@ -26,6 +26,11 @@ ON = "on"
 LOSSLESS = GatingPolicy(primaries=(RATE,), claims=ParityClass.LOSSLESS)
 """A win on the rate is wanted, and nothing more than 1 % may be lost on it."""
 
+STRICT = GatingPolicy(
+    primaries=(RATE,), claims=ParityClass.LOSSLESS, smallest_gain=0.001, primary_margin=0.001
+)
+"""Any gain is worth keeping and hardly any loss is borne: what is slower is a regression."""
+
 EXACT = GatingPolicy(primaries=(RATE,), claims=ParityClass.BYTE_EXACT)
 """Every bit must be the reference's."""
 

@@ -28,6 +28,8 @@ def print_results(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         if not result.right:
             console.print(Text(f"{result.case.name}: {result.problem}", style="red"))
+    if any(result.tries > 1 for result in results):
+        console.print("a case is tried again where the machine was disturbed by something else")
     right = sum(result.right for result in results)
     seconds = sum(result.seconds for result in results)
     console.print(f"{right} of {len(results)} right, {seconds:.0f} s")
@@ -35,5 +37,5 @@ def print_results(console: Console, results: Sequence[Result]) -> None:
 
 def _got(result: Result) -> str:
     got = f"{result.outcome} {result.reason}"
-    again = "" if result.tries == 1 else f" (run {result.tries} times: the machine was disturbed)"
+    again = "" if result.tries == 1 else f", try {result.tries}"
     return f"{got}{again}" if result.right else f"{got}{again}  WRONG"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -154,13 +155,12 @@ def test_a_disturbed_machine_gives_another_try_and_no_more_than_three(monkeypatc
 
 
 def test_the_table_names_what_is_wrong():
-    console = Console(width=110, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console = Console(width=110, file=io.StringIO())
     wrong = result("nan", outcome="default-ON", problem="it was not seen", tries=2)
     table.print_results(console, [result(), wrong])
-    console.file.close()
-    text = console.export_text()
+    text = console.file.getvalue()
     assert "invalid not-engaged" in text
-    assert "(run 2 times: the machine was disturbed)  WRONG" in text
+    assert "default-ON parity-failed, try 2  WRONG" in text
     assert "nan: it was not seen" in text
     assert "1 of 2 right, 2 s" in text
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from experiments.selftest.launches import ROUNDS, Product
-from experiments.selftest.planted_lever import Planted
+from experiments.selftest.planted_lever import STRICT, Planted
 
-LEVER = Planted("planted_slow_10", Product("slow", rounds=ROUNDS * 110 // 100))
+LEVER = Planted("planted_slow_10", Product("slow", rounds=ROUNDS * 110 // 100), STRICT)
