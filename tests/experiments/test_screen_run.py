@@ -1,0 +1,125 @@
+"""A screen and a selection through real processes, on the stub workload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli
+from experiments.family_records import FamilyRecord
+from experiments.screen_records import ScreenRecord
+from tests.support import runs
+
+NO_VERDICT = "no verdict"
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    runs.use_stub(monkeypatch)
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    return tmp_path / "home"
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_screen_orders_the_settings_and_says_everywhere_that_it_is_no_verdict(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", "planted_several", "--cand", "2..6,raises,same", "--screen"]
+    options = ["--set", "clock=virtual", "--json", "--yes"]
+    assert cli.main([*words, *options]) == 3
+    answer = told(capsys)
+    assert answer["outcome"] is None
+    assert NO_VERDICT in answer["label"]
+    screen = ScreenRecord.model_validate(answer["screen"])
+    settings = [row.setting for row in screen.rows]
+    assert settings[0] == "4"
+    assert settings[-1] == "raises"
+    assert "this setting cannot" in screen.rows[-1].failure
+    assert [row.setting for row in screen.rows if row.same_plan] == ["same"]
+    assert screen.rounds == 6
+    best = screen.rows[0].effect("stub/items_s")
+    assert best is not None
+    assert best.lowest <= best.mean <= best.highest
+    assert best.mean == pytest.approx(0.105, abs=0.01)
+    (stored,) = (home / "screens").glob("*.json")
+    assert ScreenRecord.model_validate_json(stored.read_bytes()) == screen
+    assert NO_VERDICT in stored.with_suffix(".md").read_text()
+
+
+def test_a_screen_leaves_no_run_and_no_default_state(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", "planted_several", "--cand", "4", "--screen", "--set", "clock=virtual"]
+    assert cli.main([*words, "--yes"]) == 3
+    assert NO_VERDICT in capsys.readouterr().out
+    assert not list((home / "runs").iterdir())
+    assert cli.main(["list", "--json"]) == 0
+    mine = [row for row in told(capsys)["levers"] if row["name"] == "planted_several"]
+    assert not mine[0]["states"]
+
+
+def test_a_setting_that_ends_the_process_ends_the_screen_and_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", "planted_several", "--cand", "4,ends", "--screen", "--json", "--yes"]
+    assert cli.main(words) == 4
+    assert "planted_several=ends" in told(capsys)["screen"]["failure"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["planted_several", "--cand", "4,off"], "is the reference"),
+        (["planted_several", "--cand", "4,17"], "out of range"),
+        (["planted_several", "--cand", "4,,5"], "empty part"),
+        (["planted_several", "--cand", "6..4"], "does not rise"),
+        (["planted_several", "--cand", "4", "--screen", "--expect", "terminal"], "no verdict"),
+        (["planted_at_import", "--cand", "on", "--screen"], "at import time"),
+    ],
+)
+def test_a_request_that_cannot_be_run_measures_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert cli.main(["ab", *words, "--yes"]) == 2
+    assert said in capsys.readouterr().err
+    assert not list((home / "runs").iterdir() if (home / "runs").exists() else ())
+    assert not (home / "families").exists()
+
+
+@pytest.mark.slow
+def test_of_several_settings_the_winner_gets_the_verdict_and_each_is_recorded(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", "planted_several", "--cand", "2,4,raises,same"]
+    options = ["--set", "clock=virtual", "--oracle", "none", "--pairs", "6", "--json", "--yes"]
+    assert cli.main([*words, *options]) == 0
+    answer = told(capsys)
+    assert answer["outcome"] == "default-ON"
+    assert answer["record"]["spec"]["cand"] == "4"
+    assert NO_VERDICT in answer["selection"].pop("label")
+    family = FamilyRecord.model_validate(answer["selection"])
+    assert family.winner == "4"
+    assert family.winner_run == answer["run_id"]
+    assert {one.setting: one.decision.reason for one in family.settings if one.score is None} == {
+        "raises": "candidate-crashed",
+        "same": "not-engaged",
+    }
+    assert any("raises not-timed" in text for text in answer["record"]["warnings"])
+    (folder,) = (home / "families").iterdir()
+    stored = FamilyRecord.model_validate_json((folder / "family.json").read_bytes())
+    assert stored == family
+    assert NO_VERDICT in (folder / "family.md").read_text()
+    kinds = {
+        json.loads((folder / one.run_id / "verdict.json").read_text())["kind"]
+        for one in family.settings
+    }
+    assert kinds == {"family"}
+    assert cli.main(["history", "--json"]) == 0
+    assert [run["run_id"] for run in told(capsys)["runs"]] == [family.winner_run]
