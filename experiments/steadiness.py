@@ -16,7 +16,7 @@ SLOW = 2.0
 filling a cache costs several times a step, jitter of the first step does not."""
 
 UNITS = ("_s", "_ms")
-"""Endings of the names of raw times (``step_s``, ``ttft_ms``); other lists are no times."""
+"""Endings of the names of raw times (``step_s``, ``gaps_ms/c1``); other lists are no times."""
 
 
 def leading_slow(times: Sequence[float]) -> int:
@@ -32,7 +32,7 @@ def slow_starts(samples: Iterable[Sample]) -> tuple[str, ...]:
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for sample in samples:
         for name, values in sample.raw.items():
-            if name.endswith(UNITS) and len(values) >= FEWEST:
+            if name.split("/")[0].endswith(UNITS) and len(values) >= FEWEST:
                 found[sample.arm, name].append(leading_slow(values))
     return tuple(
         f"{arm}: {name} began with {round(median(counts))} slow values in {sum(map(bool, counts))} "

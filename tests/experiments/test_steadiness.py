@@ -29,5 +29,5 @@ def test_lists_that_are_no_times_and_a_start_that_is_rarely_slow_are_left_out() 
         for pair in range(4)
     ]
     assert slow_starts(samples) == ()
-    often = [sample(pair, "ref", {C1: 1.0}, raw={"ttft_ms": slow}) for pair in range(3)]
-    assert "ttft_ms began with 1 slow values in 3 of 3" in slow_starts(often)[0]
+    often = [sample(pair, "ref", {C1: 1.0}, raw={"gaps_ms/c1": slow}) for pair in range(3)]
+    assert "gaps_ms/c1 began with 1 slow values in 3 of 3" in slow_starts(often)[0]
