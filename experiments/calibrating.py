@@ -20,7 +20,8 @@ from experiments.calibration import Calibration
 from experiments.calibration_policies import policies_of
 from experiments.calibration_rates import (
     FEWEST_BLOCKS,
-    RESAMPLES,
+    FULL,
+    Draws,
     axis_noise,
     noise_of,
     policy_rates,
@@ -73,7 +74,7 @@ def run(request: CalibrateRequest, home: Home, listener: Listener) -> Calibratio
         record = spool.record()
     if end == "interrupted":
         raise KeyboardInterrupt(f"calibrate --resume {record.run_id} goes on")
-    listener.on_stage("evaluate", f"{RESAMPLES} resampled runs through the stopping loop")
+    listener.on_stage("evaluate", f"{FULL.runs} resampled runs through the stopping loop")
     return evaluate(record, device)
 
 
@@ -210,7 +211,7 @@ def _never(record: RunRecord, look: int | None, *, spent: bool) -> bool:
 # --- what the pairs say ----------------------------------------------------------------------
 
 
-def evaluate(record: RunRecord, device: Device) -> Calibration:
+def evaluate(record: RunRecord, device: Device, draws: Draws = FULL) -> Calibration:
     """The calibration that a record of equal arms amounts to.
 
     Raises:
@@ -242,10 +243,10 @@ def evaluate(record: RunRecord, device: Device) -> Calibration:
         slowness=slowness,
         lost=len({one.pair for one in record.lost}),
         seconds_per_pair=(record.timing.total_s if record.timing else 0.0) / len(pairs),
-        resamples=RESAMPLES,
+        resamples=draws.runs,
         noise=axis_noise(noise, DEFAULT_LOOKS),
         rates=tuple(
-            policy_rates(levers, Rules(policy, axes), noise, spec.seed)
+            policy_rates(levers, Rules(policy, axes), noise, spec.seed, draws)
             for levers, policy in policies_of(workload, spec.parameters, device.facts)
         ),
         warnings=tuple(_warnings(record, len(pairs))),

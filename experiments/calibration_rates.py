@@ -28,11 +28,23 @@ from experiments.simulated_noise import orders
 from experiments.simulated_runs import HARM, WIN, Rules, run_all
 from experiments.stats import lag_one
 
-RESAMPLES = 2000
-"""Runs behind a rate: one of 2.5 % is then known to 0.35 % as far as drawing goes."""
 
-OUTER, INNER = 60, 200
-"""Resampled calibrations, and runs of each: how much the rate depends on the pairs measured."""
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How much is drawn for a rate.
+
+    Attributes:
+        runs: behind the rate itself; one of 2.5 % is then known to 0.35 % as far as drawing goes.
+        calibrations, runs_each: resampled calibrations, and runs of each: how much the rate depends
+            on the pairs that happened to be measured.
+    """
+
+    runs: int = 2000
+    calibrations: int = 60
+    runs_each: int = 200
+
+
+FULL = Draws()
 
 FEWEST_BLOCKS = 3
 """From fewer blocks hardly any other run could be drawn."""
@@ -76,39 +88,43 @@ def redrawn(rng: np.random.Generator, differences_RnA: Floats) -> tuple[Floats, 
     return drawn[..., None] * differences_RnA, drawn
 
 
-def policy_rates(levers: Sequence[str], rules: Rules, noise: Noise, seed: int) -> PolicyRates:
+def policy_rates(
+    levers: Sequence[str], rules: Rules, noise: Noise, seed: int, draws: Draws = FULL
+) -> PolicyRates:
     """How runs of equal arms end under a policy, with the interval of the false ones."""
     rng = np.random.default_rng(seed)
     pairs, blocks = rules.looks[-1], noise.blocks
-    ends = run_all(rules, *redrawn(rng, draw(rng, blocks, RESAMPLES, pairs)))
-    again = run_all(rules, *redrawn(rng, _of_resampled_calibrations(rng, blocks, pairs)))
+    ends = run_all(rules, *redrawn(rng, draw(rng, blocks, draws.runs, pairs)))
+    again = run_all(rules, *redrawn(rng, _of_resampled_calibrations(rng, blocks, pairs, draws)))
     count = Counter(ends.reasons.tolist())
     kinds = {"false": (WIN, *HARM), "wins": (WIN,)}
     rates = {}
     for name, reasons in kinds.items():
-        shares = np.isin(again.reasons, reasons).reshape(OUTER, INNER).mean(axis=1)
-        rates[name] = _with_interval(ends.count(*reasons), shares)
+        shares = np.isin(again.reasons, reasons).reshape(draws.calibrations, -1).mean(axis=1)
+        rates[name] = _with_interval(ends.count(*reasons), draws.runs, shares)
     return PolicyRates(
         levers=tuple(levers),
         **rates,
-        ends={reason: number / RESAMPLES for reason, number in sorted(count.items())},
+        ends={reason: number / draws.runs for reason, number in sorted(count.items())},
         mean_pairs=float(ends.pairs.mean()),
     )
 
 
-def _of_resampled_calibrations(rng: np.random.Generator, blocks: Floats, pairs: int) -> Floats:
+def _of_resampled_calibrations(
+    rng: np.random.Generator, blocks: Floats, pairs: int, draws: Draws
+) -> Floats:
     """Runs drawn from resampled calibrations, those of one after those of the other."""
     B = len(blocks)
-    drawn = [draw(rng, blocks[rng.integers(0, B, B)], INNER, pairs) for _ in range(OUTER)]
-    return np.concatenate(drawn)
+    again = [blocks[rng.integers(0, B, B)] for _ in range(draws.calibrations)]
+    return np.concatenate([draw(rng, one, draws.runs_each, pairs) for one in again])
 
 
-def _with_interval(count: int, shares: Floats) -> Rate:
+def _with_interval(count: int, runs: int, shares: Floats) -> Rate:
     """The rate with the wider of two intervals: drawing (binomial) and the choice of pairs."""
     low, high = np.quantile(shares, (0.025, 0.975))
-    exact_low, exact_high = binomial_interval(count, RESAMPLES)
+    exact_low, exact_high = binomial_interval(count, runs)
     return Rate(
-        rate=count / RESAMPLES,
+        rate=count / runs,
         lower=min(exact_low, float(low)),
         upper=max(exact_high, float(high)),
     )

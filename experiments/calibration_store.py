@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from experiments.calibration import Calibration, place_key
 from experiments.registry_engine import Store
-from experiments.registry_tables import METADATA
+from experiments.registry_tables import METADATA, RUNS
 from experiments.requests import FalseVerdictRate
 from experiments.values import SCHEMA_VERSION, Scalar, problem_of
 from levers.errors import StoreError
@@ -106,7 +106,8 @@ def rate_beside(connection: Connection, run: Mapping[Any, Any]) -> FalseVerdictR
     )
     if not connection.scalar(select(func.count()).select_from(CALIBRATIONS).where(mine)):
         return None
-    parameters = json.loads(run["record"])["spec"]["parameters"]
+    record = connection.scalar(select(RUNS.c.record).where(RUNS.c.run_id == run["run_id"]))
+    parameters = json.loads(str(record))["spec"]["parameters"]
     place = run["workload"], parameters, run["device_kind"], run["host"]
     found = latest(connection, *place, run["versions"])
     return found.beside(run["lever"], run["versions"], run["created_at"]) if found else None
