@@ -400,6 +400,30 @@ def test_rollback_is_held_to_the_references_own_determinism() -> None:
     assert "1 that do not repeat themselves left out" in found.detail
 
 
+def test_rollback_asks_again_about_an_output_that_changes_rarely() -> None:
+    calls: list[str] = []
+
+    def plant(task: Task) -> Outputs | None:
+        calls.append(task.arm)
+        rare = "rare" if task.levers and task.pair == 0 else "aa"
+        return changed(digests={"logits": rare, "noise": str(len(calls)), "state": "bb"})
+
+    found = rollback.check(bench(plant))
+    assert (found.status, found.passed, found.total) == ("passed", 1, 1)
+
+
+def test_rollback_still_finds_a_defect_beside_an_output_that_never_repeats() -> None:
+    calls: list[str] = []
+
+    def plant(task: Task) -> Outputs | None:
+        calls.append(task.arm)
+        logits = "off" if task.levers else "aa"
+        return changed(digests={"logits": logits, "noise": str(len(calls)), "state": "bb"})
+
+    found = rollback.check(bench(plant))
+    assert (found.status, found.passed, found.total) == ("lever-defective", 1, 2)
+
+
 def test_rollback_without_any_steady_output_is_empty() -> None:
     def plant(task: Task) -> Outputs:
         return changed(digests={"logits": f"{task.pair} {bool(task.levers)}"})
