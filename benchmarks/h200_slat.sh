@@ -6,4 +6,4 @@ home="${LEVERGATE_HOME:?}"
 open=$(for run in "$home"/runs/*/; do [ ! -d "$run" ] || [ -f "$run/verdict.json" ] || basename "$run"; done 2>/dev/null | tail -1)
 limit="${1:-560}"
 exec timeout -s INT "$limit" benchmarks/device.sh python3 cli.py ab segment_sum_broadcast \
-    --ref off --cand on --device cuda:0 --size xl --pairs 13 --yes ${open:+--resume "$open"}
+    --ref off --cand on --device cuda:0 --size xl --set steps=5 --set warmup=2 --pairs 6 --yes ${open:+--resume "$open"}
