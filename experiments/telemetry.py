@@ -26,8 +26,8 @@ Own = Callable[[], tuple[int, ...]]
 class Probe(Protocol):
     """Reads one device; :mod:`experiments.telemetry_cuda` and ``telemetry_cpu`` have one each."""
 
-    def begin(self, own: tuple[int, ...]) -> None:
-        """A measured process starts below one of these processes of ours."""
+    def begin(self, own: tuple[int, ...], *, idle: bool = False) -> None:
+        """A measured process starts below one of these of ours; none does where it is idle."""
 
     def read(self, own: tuple[int, ...]) -> None:
         """Take one reading."""
@@ -82,9 +82,12 @@ class Sampler:
 
     def begin(self, own: Own) -> None:
         """A measured process starts; readings count from here."""
+        self._begin(own, idle=False)
+
+    def _begin(self, own: Own, *, idle: bool) -> None:
         self._own = own
         with self._lock:
-            self.probe.begin(own())
+            self.probe.begin(own(), idle=idle)
         self._measuring.set()
 
     def end(self) -> Mapping[str, Scalar]:
@@ -95,7 +98,7 @@ class Sampler:
 
     def look(self, own: Own, seconds: float) -> Mapping[str, Scalar]:
         """What the device does in the next ``seconds``, while nothing is measured."""
-        self.begin(own)
+        self._begin(own, idle=True)
         self._closing.wait(seconds)
         return self.end()
 

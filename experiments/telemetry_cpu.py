@@ -33,8 +33,8 @@ class CpuProbe:
         self._first: Reading | None = None
         self._mhz: list[float] = []
 
-    def begin(self, own: tuple[int, ...]) -> None:
-        """Note the counters."""
+    def begin(self, own: tuple[int, ...], *, idle: bool = False) -> None:  # noqa: ARG002 - as above
+        """Note the counters; those of ours are told from others' in either case."""
         self._mhz = []
         self._first = self.now(own)
 

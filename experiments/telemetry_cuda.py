@@ -53,11 +53,13 @@ class CudaProbe:
         self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._readings: list[Reading] = []
         self._own: set[int] = set()
+        self._idle = False
         self.max_mhz = int(self._nvml.nvmlDeviceGetMaxClockInfo(self._handle, 1))
 
-    def begin(self, own: tuple[int, ...]) -> None:
+    def begin(self, own: tuple[int, ...], *, idle: bool = False) -> None:
         """Forget the readings and take the first."""
         self._readings, self._own = [], set()
+        self._idle = idle
         self.read(own)
 
     def read(self, own: tuple[int, ...]) -> None:
@@ -68,7 +70,10 @@ class CudaProbe:
     def end(self, own: tuple[int, ...]) -> Mapping[str, Scalar]:
         """Take the last reading and sum up."""
         self.read(own)
-        return summary(self._readings, self._own, self.max_mhz)
+        return {
+            **summary(self._readings, self.max_mhz),
+            "foreign_processes": foreign(self._readings, self._own, idle=self._idle),
+        }
 
     def now(self) -> Reading:
         """One reading; what this GPU does not report is 0."""
@@ -116,13 +121,17 @@ def _tree(roots: tuple[int, ...]) -> set[int]:
     return found
 
 
-def foreign(readings: list[Reading], own: set[int]) -> int:
+def foreign(readings: list[Reading], own: set[int], *, idle: bool = False) -> int:
     """The most processes that were on the GPU at one time and are not ours.
 
     Inside a container NVML may report ids of the host, among which ours are not to be found; one
-    unknown process is then taken for ours.
+    unknown process is then taken for the measured one. Where nothing is measured all are foreign,
+    under any id, that were there the whole time (one that just ended may still be listed).
     """
-    most = max((len(reading.processes - own) for reading in readings), default=0)
+    counts = [len(reading.processes - own) for reading in readings]
+    if idle:
+        return min(counts, default=0)
+    most = max(counts, default=0)
     seen = any(reading.processes & own for reading in readings)
     return most if seen or _ids_agree() else max(0, most - 1)
 
@@ -139,7 +148,7 @@ def _ids_agree(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
         return False
 
 
-def summary(readings: list[Reading], own: set[int], max_mhz: int) -> dict[str, Scalar]:
+def summary(readings: list[Reading], max_mhz: int) -> dict[str, Scalar]:
     """The scalars of a sample; clocks are means over the readings with the GPU at work."""
     busy = [reading for reading in readings if reading.utilisation > 0] or readings
     bits = 0
@@ -159,5 +168,4 @@ def summary(readings: list[Reading], own: set[int], max_mhz: int) -> dict[str, S
         "used_bytes": max(r.used_bytes for r in readings),
         "busy": any(r.utilisation > 0 for r in readings),
         "throttles": " ".join(names),
-        "foreign_processes": foreign(readings, own),
     }

@@ -68,6 +68,22 @@ def test_where_ids_are_the_hosts_one_unknown_process_is_ours(
     assert foreign([reading], {5}) == 1
 
 
+def test_while_nothing_is_measured_a_process_under_any_id_is_foreign(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telemetry_cuda, "_ids_agree", lambda: False)
+    gpu = Gpu("GPU-aa", processes=[7001])
+    probe = CudaProbe("GPU-aa", FakeNvml(gpu))
+    with Sampler(probe, period_s=0) as sampler:
+        assert sampler.look(lambda: ME, 0.01)["foreign_processes"] == 1
+        probe.begin(ME, idle=True)
+        gpu.processes.clear()
+        assert probe.end(ME)["foreign_processes"] == 0, "one that just ended is not foreign"
+        gpu.processes.append(7001)
+        sampler.begin(lambda: ME)
+        assert sampler.end()["foreign_processes"] == 0
+
+
 def test_the_sampler_reads_from_a_thread_while_a_process_runs() -> None:
     gpu = Gpu("GPU-aa", processes=[*ME])
     with Sampler(CudaProbe("GPU-aa", FakeNvml(gpu)), period_s=0.01) as sampler:
