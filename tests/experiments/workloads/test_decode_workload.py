@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +219,14 @@ def test_random_weights_get_random_prompts_of_any_length() -> None:
     prompt = prompt_set("random-0.6b", config, 4096).window(183, 4096)
     assert len(prompt) == 4096
     assert max(prompt) < config.vocab_size
+
+
+def test_the_description_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from experiments.workloads.base import DeviceFacts\n"
+        "from experiments.workloads.decode.workload import DECODE\n"
+        "DECODE.resolve({}, DeviceFacts('cpu', 'some CPU', 2**34))\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
