@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from experiments import environment, locks, now, preflight, prepare
+from experiments import environment, extension, locks, now, preflight, prepare
 from experiments.environment import Device
 from experiments.executor import Executor
 from experiments.frozen import FrozenEnvironment, frozen_environment
@@ -47,7 +47,7 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
     comparison, spool = (
         _begin(request, home, registry, listener)
         if request.resume is None
-        else _resume(request.resume, home, listener)
+        else _resume(_to_resume(request, home), home, listener)
     )
     with spool, interruptible():
         return _decide(comparison, spool, home, listener)
@@ -145,6 +145,13 @@ def head_of(comparison: Comparison, here: Environment) -> RunRecord:
         environment=here,
         faults=tuple(("unmet", reason) for reason in comparison.unmet),
     )
+
+
+def _to_resume(request: AbRequest, home: Home) -> str:
+    """The run to go on with: the named one, or its extension where more pairs are asked for."""
+    if extension.wanted(request, home.runs):
+        return extension.extend(request, home.runs, datetime.now(UTC))
+    return str(request.resume)
 
 
 def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Spool]:

@@ -152,6 +152,7 @@ def compare(
         stack=others,
         policy=lever.policy(facts),
         levers_source_digest=source_digest(lever),
+        sequential=request.sequential,
     )
     _check_axes(spec, workload, parameters)
     return _with_plan(spec, lever, workload, device, unmet_by(lever, facts, ref, cand))

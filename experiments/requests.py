@@ -28,6 +28,7 @@ class AbRequest:
         max_pairs: number of pairs of the last look, or None for the default plan.
         resume: id of an interrupted run to go on with.
         selected: how this setting was chosen among several; kept as warnings of the run.
+        sequential: planned looks, or intervals that hold at any time and may be extended.
     """
 
     lever: str
@@ -42,6 +43,7 @@ class AbRequest:
     max_pairs: int | None = None
     resume: str | None = None
     selected: tuple[str, ...] = ()
+    sequential: Literal["group-sequential", "anytime"] = "group-sequential"
 
 
 @dataclass(frozen=True, slots=True)

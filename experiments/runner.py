@@ -245,7 +245,7 @@ def running_effects(record: RunRecord) -> tuple[Effect, ...]:
     if len(pairs) < 3:
         return ()
     index = next((i for i, look in enumerate(looks) if look >= len(pairs)), len(looks) - 1)
-    found = (axis_effect(axis, pairs, looks, index) for axis in record.axes)
+    found = (axis_effect(axis, pairs, looks, index, record.spec.sequential) for axis in record.axes)
     return tuple(effect for effect in found if effect is not None)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -17,6 +18,13 @@ from experiments.exit_codes import exit_code, expected_outcome
 from experiments.parsing import budget_seconds, settings
 from experiments.requests import AbRequest, Listener, SilentListener
 from levers.errors import UsageError
+
+
+class Sequential(StrEnum):
+    """How the intervals of the looks are made; chosen before the run and recorded."""
+
+    PLANNED = "group-sequential"
+    ANYTIME = "anytime"
 
 
 def ab(
@@ -48,6 +56,9 @@ def ab(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
     ] = None,
+    sequential: Annotated[
+        Sequential, typer.Option(help="Planned looks, or intervals that more pairs may extend.")
+    ] = Sequential.PLANNED,
     screen: Annotated[
         bool, typer.Option("--screen", help="Only order the candidates, fast: no verdict.")
     ] = False,
@@ -57,6 +68,8 @@ def ab(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a long run.")] = False,
 ) -> int:
     """Compare two settings of a lever: parity first, then speed, then a verdict.
+
+    A run of --sequential anytime that ends undecided may go on: --resume RUN with more --pairs.
 
     Of several candidates losers are dropped early, and the winner is measured again on fresh pairs:
     its verdict alone decides. A screen never is a verdict, and ends with 3 where it could order.
@@ -76,6 +89,7 @@ def ab(
         oracle=oracle,
         max_pairs=pairs,
         resume=resume,
+        sequential="anytime" if sequential is Sequential.ANYTIME else "group-sequential",
     )
     outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
