@@ -70,7 +70,8 @@ class Outputs(Value):
 
     ``digests`` name output tensors by SHA-256 of their bytes; ``nonfinite`` counts non-finite
     values by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix:
-    the logit gap in nat between the reference's choice and the candidate's.
+    the logit gap in nat between the reference's choice and the candidate's. ``unsteady`` names the
+    digests that were not the same in all repeats inside this process.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -80,6 +81,7 @@ class Outputs(Value):
     nonfinite: FrozenMap[int] = Field(default_factory=dict)
     gaps: tuple[float, ...] = ()
     inputs_digest: str = ""
+    unsteady: tuple[str, ...] = ()
 
 
 class Visit(Value):

@@ -23,7 +23,7 @@ from experiments.autotuned import AUTOTUNED
 from experiments.compilations import CompilationCounter, autotune_winners
 from experiments.files import write_atomically
 from experiments.records import CheckResult, FailureKind
-from experiments.tasks import Measurement, Task, TaskResult
+from experiments.tasks import Measurement, Outputs, Task, TaskResult
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
 from levers import catalog
@@ -183,7 +183,7 @@ def _do(
         return screening.screen(task, session, stage, counter, kind_of)
     if task.kind == "outputs":
         stage.enter("outputs")
-        return TaskResult(outputs=session.outputs(task.arguments))
+        return TaskResult(outputs=_outputs(task, session))
     stage.enter("warm-up")
     start = time.monotonic()
     session.warm_up()
@@ -203,6 +203,19 @@ def _do(
         compilations=counter.count() - compiled,
         facts=_autotuned(),
     )
+
+
+def _outputs(task: Task, session: Session) -> Outputs:
+    """The outputs that were asked for; repeated, where asked, to see whether they stay the same."""
+    arguments = dict(task.arguments)
+    repeats = int(arguments.pop("repeats", 1))
+    first = session.outputs(arguments)
+    unsteady: set[str] = set()
+    for _ in range(1, repeats):
+        again = session.outputs(arguments).digests
+        names = {*first.digests, *again}
+        unsteady |= {name for name in names if first.digests.get(name) != again.get(name)}
+    return first.model_copy(update={"unsteady": tuple(sorted(unsteady))})
 
 
 def _probe(task: Task, session: Session | None, stage: Stage) -> TaskResult:

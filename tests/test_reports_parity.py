@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from experiments import worker
 from experiments.decide_early import decide_before_timing
+from experiments.parity import determinism
+from experiments.parity.bench import Bench, Limits
 from experiments.parity.op_case import CaseResult, check_case
 from experiments.parity.op_judge import Bar
 from experiments.records import ArmFailure, CheckResult, Outcome
+from experiments.tasks import Outputs, Task
 from experiments.worker import kind_of
 from levers.base import OpCase
 from levers.policy import ParityClass
 from tests.support.evidence_factory import EXACT, evidence, failed, parity
+from tests.support.fake_arms import PLAIN, FakeArms, FakeLever, FakeWorkload, spec
 
 Tensors = tuple[Tensor, ...]
 
@@ -146,3 +152,55 @@ def test_a_reference_that_does_not_repeat_itself_makes_byte_exactness_inapplicab
     assert decision is not None
     assert decision.reason == "reference-not-deterministic"
     assert "30 runs gave different bits" in decision.detail
+
+
+# https://github.com/Dao-AILab/flash-attention/pull/1766
+def test_bits_that_change_in_one_of_thirty_repeats_inside_a_process_are_not_byte_exact() -> None:
+    def drifting(task: Task) -> Outputs:
+        unsteady = ("state",) if task.arguments.get("repeats") == 30 else ()
+        return PLAIN.model_copy(update={"unsteady": unsteady if task.arm == "cand" else ()})
+
+    found = determinism.check(bench_of(drifting, ParityClass.BYTE_EXACT))
+    assert (found.status, found.strongest) == ("passed", ParityClass.LOSSLESS)
+    assert "candidate not deterministic: 1 of 2 outputs" in found.detail
+    assert "arms bit for bit equal" in found.detail
+    unclaimed = determinism.check(bench_of(drifting, ParityClass.LOSSLESS))
+    assert "candidate equals itself" in unclaimed.detail
+
+
+# https://github.com/Dao-AILab/flash-attention/issues/2244
+def test_a_reference_that_changes_inside_a_process_is_at_fault_where_bits_are_demanded() -> None:
+    def drifting(task: Task) -> Outputs:
+        return PLAIN.model_copy(update={"unsteady": ("state",)} if task.arm == "ref" else {})
+
+    found = determinism.check(bench_of(drifting, ParityClass.BYTE_EXACT))
+    assert (found.status, found.fault) == ("reference-fault", "not-deterministic")
+
+
+def bench_of(plant: Callable[[Task], Outputs], claims: ParityClass) -> Bench:
+    asked = spec(claims=claims, parameters={})
+    return Bench(asked, FakeLever(), FakeWorkload(), FakeArms(plant), asked.device_type, Limits())
+
+
+def test_a_process_repeats_its_outputs_as_often_as_asked_and_names_what_changed() -> None:
+    class Session:
+        calls = 0
+
+        def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
+            assert arguments == {"want": "digests"}
+            self.calls += 1
+            return Outputs(digests={"steady": "a", "rare": "b" if self.calls == 7 else "a"})
+
+    asked = Task(
+        kind="outputs",
+        arm="ref",
+        workload="fake",
+        parameters={},
+        device="cpu",
+        seed=1,
+        arguments={"want": "digests", "repeats": 30},
+    )
+    session = Session()
+    found = worker._outputs(asked, session)  # type: ignore[arg-type]
+    assert (session.calls, found.unsteady) == (30, ("rare",))
+    assert found.digests == {"steady": "a", "rare": "a"}

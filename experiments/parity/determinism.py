@@ -2,8 +2,8 @@
 
 Two processes of an arm with the same inputs either leave the same bytes or show that the arm does
 not repeat itself, and then nothing can be called byte-exact. Non-finite outputs end the run. Where
-byte-exactness is claimed and gradients are among the outputs, the operation itself is repeated 30
-times on equal inputs by the op check.
+byte-exactness is claimed the first process of an arm repeats its work 30 times on equal inputs, as
+the op check repeats the operation itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def judge(
     if fault is not None:
         return fault
     unsteady = {"reference": changing(refs), "candidate": changing(cands)}
-    apart = changing([refs[0], cands[0]])
+    apart = _between([refs[0], cands[0]])
     steady = not any(unsteady.values())
     runs = len(refs) + len(cands)
     keys = len(refs[0].digests)
@@ -105,7 +105,12 @@ def nonfinite(outputs: Sequence[Outputs]) -> str:
 
 
 def changing(outputs: Sequence[Outputs]) -> list[str]:
-    """The outputs whose digests are not the same in all of these processes."""
+    """The outputs whose digests are not the same in all of these processes, or within one."""
+    within = {name for one in outputs for name in one.unsteady}
+    return sorted({*_between(outputs), *within})
+
+
+def _between(outputs: Sequence[Outputs]) -> list[str]:
     names = sorted(set().union(*(one.digests for one in outputs)))
     return [key for key in names if len({one.digests.get(key) for one in outputs}) > 1]
 
