@@ -54,7 +54,8 @@ class FrozenEnvironment:
         removed: what was taken out of the caller's environment, secrets blanked.
         declared: names that the user asked to keep although they change what is measured.
         arms: per arm, its levers' kill switches as resolved, and the variables that they declare.
-        caches: per arm, the key of its compile caches; empty where they are left alone.
+        caches: per arm, the key of its compile caches and whether they were warm or cold when this
+            was frozen; empty where they are left alone.
         device: the device, as tasks name it.
         opener: the workload's opener, ``module:function``.
         threads: torch threads, or None where the workload does not say.
@@ -151,7 +152,7 @@ def frozen_environment(
         removed=removed,
         declared=tuple(sorted(set(declared) & set(kept))),
         arms=_switches(spec),
-        caches={} if arm_caches is None else _cache_keys(spec),
+        caches={} if arm_caches is None else _cache_states(spec, arm_caches),
         threads=threads,
         measured_core=measured,
         other_cores=others,
@@ -218,13 +219,15 @@ def _own_variables(spec: AbSpec, setting: str) -> dict[str, str]:
     return _lever_variables(catalog.get(spec.lever), setting)
 
 
-def _cache_keys(spec: AbSpec) -> dict[str, str]:
-    arms = {"ref": spec.ref, "cand": spec.cand}
-    own = {arm: LeverSetting(lever=spec.lever, setting=setting) for arm, setting in arms.items()}
-    return {
-        arm: _cache_key((*spec.stack, mine) if mine.setting != OFF else spec.stack)
-        for arm, mine in own.items()
-    }
+def _cache_states(spec: AbSpec, folder: Path) -> dict[str, str]:
+    """Both arms' cache keys with their state: warm for one arm only is then there to be seen."""
+    found = {}
+    for arm, setting in (("ref", spec.ref), ("cand", spec.cand)):
+        mine = LeverSetting(lever=spec.lever, setting=setting)
+        key = _cache_key((*spec.stack, mine) if setting != OFF else spec.stack)
+        warm = any(path.is_file() for path in (folder / key).rglob("*"))
+        found[arm] = f"{key} {'warm' if warm else 'cold'}"
+    return found
 
 
 def _cache_key(levers: Collection[LeverSetting]) -> str:

@@ -16,7 +16,7 @@ def arm_facts(record: RunRecord) -> tuple[Fact, ...]:
     """What was set apart on purpose, and what autotuners chose; a fact of nothing is left out."""
     ref, cand = _of("ref", record), _of("cand", record)
     names = [n for n in sorted({*ref, *cand} - {CACHE}) if ref.get(n) != cand.get(n)]
-    caches = f"{_shown(ref, CACHE)} | {_shown(cand, CACHE)}" if CACHE in ref else ""
+    caches = _caches(_shown(ref, CACHE), _shown(cand, CACHE)) if CACHE in ref else ""
     apart = ", ".join(f"{name} {_shown(ref, name)} | {_shown(cand, name)}" for name in names)
     facts = (
         ("variables (ref | cand)", apart),
@@ -25,6 +25,13 @@ def arm_facts(record: RunRecord) -> tuple[Fact, ...]:
         *_autotuned(record),
     )
     return tuple(fact for fact in facts if fact[1])
+
+
+def _caches(ref: str, cand: str) -> str:
+    """Keys and states; the timed part of a sample holds no compilation in either state."""
+    apart = ref.split()[-1] != cand.split()[-1]
+    text = "; warm for one arm only: their warm-ups are not comparable" if apart else ""
+    return f"{ref} | {cand}{text}"
 
 
 def _of(arm: str, record: RunRecord) -> dict[str, Scalar]:

@@ -30,15 +30,15 @@ def test_the_arms_differences_are_shown_and_what_is_equal_is_not() -> None:
                     "cand.X_EARLY": "1",
                     "ref.LEVER_Y": "on",
                     "cand.LEVER_Y": "on",
-                    "ref.compile_cache": "aa",
-                    "cand.compile_cache": "bb",
+                    "ref.compile_cache": "aa cold",
+                    "cand.compile_cache": "bb cold",
                     "declared_variables": "OMP_NUM_THREADS",
                 }
             )
         )
     )
     assert facts["variables (ref | cand)"] == "LEVER_X off | on, X_EARLY unset | 1"
-    assert facts["compile caches (ref | cand)"] == "aa | bb"
+    assert facts["compile caches (ref | cand)"] == "aa cold | bb cold"
     assert facts["variables kept"] == "OMP_NUM_THREADS"
 
 
@@ -59,11 +59,16 @@ def test_what_the_frozen_environment_states_is_what_is_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     runs.use_stub(monkeypatch)
-    frozen = runs.frozen(runs.spec("planted_at_import"), arm_caches=tmp_path)
+    spec = runs.spec("planted_at_import")
+    cold = runs.frozen(spec, arm_caches=tmp_path)
+    assert {state.split()[1] for state in cold.caches.values()} == {"cold"}
+    kernels = Path(cold.additions(runs.task(spec))["TRITON_CACHE_DIR"])
+    kernels.mkdir(parents=True)
+    (kernels / "kernel.cubin").touch()
+    frozen = runs.frozen(spec, arm_caches=tmp_path)
     shown = dict(arm_facts(record(**frozen.facts())))
     apart = shown["variables (ref | cand)"]
     assert apart == "LEVER_PLANTED_AT_IMPORT off | on, PLANTED_EARLY unset | 1"
-    ref, cand = shown["compile caches (ref | cand)"].split(" | ")
-    assert ref != cand
-    task = runs.task(runs.spec("planted_at_import"))
-    assert Path(frozen.additions(task)["TRITON_CACHE_DIR"]).parent.name == cand
+    ref, _, cand = shown["compile caches (ref | cand)"].partition(" | ")
+    assert ref.endswith(" cold")
+    assert cand.startswith(f"{kernels.parent.name} warm; warm for one arm only")
