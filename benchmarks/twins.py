@@ -27,8 +27,8 @@ EXPECTED = {
     "fa2_nsplits_cap_slow": [("gated-OFF", "regression"), ("gated-OFF", "slower")],
     "fa2_nsplits_cap_fast": [("default-ON", "failing-axis-win")],
 }
-SHORT = ("--set", "concurrency=1,2", "--set", "rounds=1", "--set", "ttft_repeats=20")
-"""A shortened form for tests: two concurrencies and a quarter of the work."""
+SHORT = ("--set", "concurrency=1,2", "--set", "rounds=2", "--set", "output_tokens=20")
+"""A shortened form for tests: two concurrencies, and less than half of the work."""
 
 
 def verdict(lever: str, home: Path, options: Sequence[str]) -> dict[str, Any]:
@@ -66,8 +66,10 @@ def verdict(lever: str, home: Path, options: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def run(levers: Sequence[str], options: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """One verdict a lever, each in a home of its own."""
+def run(
+    levers: Sequence[str], options: Sequence[str] = (), out: Path | None = None
+) -> list[dict[str, Any]]:
+    """One verdict a lever, each in a home of its own; written out as it comes."""
     rows = []
     for lever in levers:
         with tempfile.TemporaryDirectory(prefix="levergate-twins-") as home:
@@ -76,6 +78,8 @@ def run(levers: Sequence[str], options: Sequence[str] = ()) -> list[dict[str, An
         mark = "ok  " if row["right"] else "FAIL"
         got = f"{row['outcome']} {row['reason']}"
         print(f"{mark} {lever:24}{got:32}{row['pairs']:4} pairs{row['seconds']:7.0f} s", flush=True)
+        if out:
+            out.write_text(json.dumps({"twins": rows}, indent=1) + "\n")
     return rows
 
 
@@ -85,9 +89,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="the form of the test")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    rows = run(asked.only or list(EXPECTED), SHORT if asked.short else ())
-    if asked.out:
-        asked.out.write_text(json.dumps({"twins": rows}, indent=1) + "\n")
+    rows = run(asked.only or list(EXPECTED), SHORT if asked.short else (), asked.out)
     return 0 if all(row["right"] for row in rows) else 1
 
 
