@@ -13,6 +13,10 @@ Fate = Literal["winner", "kept", "dropped", "not-timed"]
 """``kept``: may be worth shipping, but another one looked better. ``not-timed``: no speed."""
 
 
+DID_NOT_RUN = ("unmet", "not-engaged")
+"""Reasons of settings that say nothing of the others."""
+
+
 class SettingResult(Value):
     """One setting in the selection.
 
@@ -79,7 +83,12 @@ class FamilyRecord(Value):
 
     @property
     def outcome(self) -> str:
-        """What the dropped settings say together where none is left: the best of their outcomes."""
-        found = {one.decision.outcome.value for one in self.settings}
-        order = ("terminal", "gated-OFF", "inconclusive", "invalid")
+        """What the settings say together where none is left.
+
+        It is no verdict as long as one that ran has none; a setting that cannot run here, or runs
+        what the reference runs, says nothing of the others.
+        """
+        ran = [one.decision for one in self.settings if one.decision.reason not in DID_NOT_RUN]
+        found = {decision.outcome.value for decision in ran}
+        order = ("invalid", "inconclusive", "terminal", "gated-OFF")
         return next((name for name in order if name in found), "invalid")

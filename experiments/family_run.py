@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from experiments import ab_run, environment, locks, preflight, prepare
+from experiments.decide import decide_before_timing
 from experiments.environment import Device
 from experiments.executor import Executor
 from experiments.family_outcome import BUDGET_SHARE, record_of
@@ -29,6 +30,7 @@ from experiments.parity.cache import FOLDER, ParityCache
 from experiments.prepare import Comparison
 from experiments.records import Decision
 from experiments.registry import Registry
+from experiments.replay import evidence_of
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.runner import interruptible
@@ -86,7 +88,7 @@ def run(
     registry: Registry,
     listener: Listener,
 ) -> FamilyRecord:
-    """Measure all settings against one reference and choose; the record is on disk.
+    """Measure all settings against one reference and choose; each one's evidence is on disk.
 
     Raises:
         UsageError: the request cannot be run; nothing was measured.
@@ -98,12 +100,15 @@ def run(
     began = time.monotonic()
     with contextlib.ExitStack() as spools, interruptible():
         members = _begin(selection, home, spools)
-        stopped, rounds = _select(selection, members, home, listener)
+        try:
+            stopped, rounds = _select(selection, members, home, listener)
+        except KeyboardInterrupt:
+            listener.on_warning("a selection cannot be resumed; parity that passed is found again")
+            raise
         total_s = time.monotonic() - began
         record = record_of(selection.family_id, members, stopped, rounds, total_s)
         for member, result in zip(members, record.settings, strict=True):
             _finish(member, result.decision)
-    save(home, record)
     return record
 
 
@@ -233,9 +238,7 @@ def _preliminaries(
     sittings = []
     for member in members:
         here = member.spool.record().environment
-        for witness in members[0].spool.record().witnesses if member is not members[0] else ():
-            if witness.arm == "ref":
-                member.spool.witness(witness)
+        _share_witness(members, member)
         one = LeverSetting(lever=member.spec.lever, setting=member.setting)
         listener.on_stage("setting", str(one))
         sitting = Sitting(
@@ -246,10 +249,21 @@ def _preliminaries(
             cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
             listener=listener,
         )
-        if sitting.before_timing():
+        record = member.spool.record()
+        if record.faults:  # unmet: nothing of it may run here
+            member.reading = decide_before_timing(evidence_of(record, None))
+        elif sitting.before_timing():
             member.reading = sitting.decision
         sittings.append(sitting)
     return sittings
+
+
+def _share_witness(members: list[Member], member: Member) -> None:
+    """Take over the reference's witness from a setting that has had it."""
+    found = (one for other in members for one in other.spool.record().witnesses)
+    witness = next((one for one in found if one.arm == "ref"), None)
+    if witness is not None:
+        member.spool.witness(witness)
 
 
 # --- what came of it ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import ab_run, environment, family_run, prepare
+from experiments import ab_run, environment, family_run, formats, preflight, prepare
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
 from experiments.prepare import Comparison
@@ -42,12 +42,12 @@ def run(
     registry: Registry,
     listener: Listener,
 ) -> ScreenRecord:
-    """Screen the settings; the record is on disk when this returns.
+    """Screen the settings.
 
     Args:
         request: as for an A/B; ``budget_s`` bounds the rounds.
         settings: the candidates in canonical form.
-        home: where the record goes.
+        home: caches, work files and locks.
         registry: read for the levers that are on in this scope.
         listener: hears the stages.
 
@@ -62,12 +62,10 @@ def run(
     comparisons = [prepare.compare(replace(seeded, cand=one), device, stack) for one in settings]
     one, began = comparisons[0], time.monotonic()
     _refuse(comparisons, home)
-    ab_run.check_room(one, home, listener)
     seconds = request.budget_s or SECONDS
+    _check_room(one, len(settings), seconds, home, listener)
     result = _measured(one, settings, home, seconds, listener)
-    record = _record(one, settings, result, time.monotonic() - began)
-    save(home, record)
-    return record
+    return _record(one, settings, result, time.monotonic() - began)
 
 
 def save(home: Home, record: ScreenRecord) -> Path:
@@ -92,6 +90,19 @@ def _refuse(comparisons: Sequence[Comparison], home: Home) -> None:
             raise BadParameter(
                 f"no screen inside one process: {fresh}", cure="measure it without --screen"
             )
+
+
+def _check_room(
+    one: Comparison, count: int, seconds: float, home: Home, listener: Listener
+) -> None:
+    """Refuse a screen that cannot fit, and say what it will take."""
+    needs = one.workload.needs(one.spec.parameters, one.device.facts)
+    preflight.check(needs, preflight.free_now(home.root, one.device), home.root)
+    fewest_s = FEWEST_ROUNDS * (count + 1) * needs.seconds_per_sample
+    most_s = min(max(seconds, fewest_s), ROUNDS / FEWEST_ROUNDS * fewest_s)
+    listener.on_stage(
+        "screen", f"{formats.count(count, 'setting')}, about {formats.duration(most_s)}"
+    )
 
 
 def _measured(

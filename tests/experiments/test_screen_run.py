@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import cli
-from experiments.family_records import FamilyRecord
+from experiments.conditions import Limits
+from experiments.family_records import FamilyRecord, SettingResult
+from experiments.records import Decision, Outcome
 from experiments.screen_records import ScreenRecord
 from tests.support import runs
 
@@ -21,6 +23,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     runs.use_stub(monkeypatch)
     monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    # A busy machine may cost a pair; how is tested elsewhere, and these tests share theirs.
+    monkeypatch.setattr("experiments.sitting.limits_for", lambda *_: Limits())
     return tmp_path / "home"
 
 
@@ -81,6 +85,7 @@ def test_a_setting_that_ends_the_process_ends_the_screen_and_is_named(
         (["planted_several", "--cand", "4,,5"], "empty part"),
         (["planted_several", "--cand", "6..4"], "does not rise"),
         (["planted_several", "--cand", "4", "--screen", "--expect", "terminal"], "no verdict"),
+        (["planted_several", "--cand", "4,absent", "--screen"], "this machine has none"),
         (["planted_at_import", "--cand", "on", "--screen"], "at import time"),
     ],
 )
@@ -93,11 +98,49 @@ def test_a_request_that_cannot_be_run_measures_nothing(
     assert not (home / "families").exists()
 
 
+def result(setting: str, outcome: str, reason: str) -> SettingResult:
+    decision = Decision(outcome=Outcome(outcome), reason=reason)
+    return SettingResult(
+        setting=setting, fate="dropped", decision=decision, run_id=setting, rounds=6
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "outcome"),
+    [
+        ((("gated-OFF", "slower"), ("terminal", "not-worth-keeping")), "terminal"),
+        ((("gated-OFF", "slower"), ("invalid", "unmet")), "gated-OFF"),
+        ((("gated-OFF", "slower"), ("invalid", "not-engaged")), "gated-OFF"),
+        ((("gated-OFF", "slower"), ("invalid", "device-busy")), "invalid"),
+        ((("invalid", "unmet"), ("invalid", "not-engaged")), "invalid"),
+    ],
+)
+def test_where_no_setting_is_left_the_answer_is_a_verdict_only_if_each_that_ran_has_one(
+    readings: tuple[tuple[str, str], ...], outcome: str
+) -> None:
+    family = FamilyRecord(
+        family_id="f",
+        created_at="2026-01-01",
+        lever="x",
+        ref="off",
+        workload="stub",
+        device="cpu",
+        seed=1,
+        looks=(6,),
+        rounds=6,
+        axes=(),
+        primaries=(),
+        settings=tuple(result(str(i), *reading) for i, reading in enumerate(readings)),
+        stopped="no setting is left",
+    )
+    assert family.outcome == outcome
+
+
 @pytest.mark.slow
 def test_of_several_settings_the_winner_gets_the_verdict_and_each_is_recorded(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["ab", "planted_several", "--cand", "2,4,raises,same"]
+    words = ["ab", "planted_several", "--cand", "2,4,raises,same,absent"]
     options = ["--set", "clock=virtual", "--oracle", "none", "--pairs", "6", "--json", "--yes"]
     assert cli.main([*words, *options]) == 0
     answer = told(capsys)
@@ -110,6 +153,7 @@ def test_of_several_settings_the_winner_gets_the_verdict_and_each_is_recorded(
     assert {one.setting: one.decision.reason for one in family.settings if one.score is None} == {
         "raises": "candidate-crashed",
         "same": "not-engaged",
+        "absent": "unmet",
     }
     assert any("raises not-timed" in text for text in answer["record"]["warnings"])
     (folder,) = (home / "families").iterdir()

@@ -1,11 +1,11 @@
-"""A lever of several settings: 1..16 with the best at 4, one that is wrong, one that crashes."""
+"""A lever of several settings: 1..16 with the best at 4, and some with a fault each."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from levers.base import Settings, Site
+from levers.base import Facts, Settings, Site
 from tests.support.planted_lever import Launch, Planted, named
 
 
@@ -31,6 +31,9 @@ def raising(x_NN: Any, y_NN: Any) -> Any:
 
 
 class Several(Planted):
+    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
+        return ("this machine has none",) if setting == "absent" else ()
+
     def enable(self, site: Site, setting: str) -> object:
         found = site.launch
         others = {"wrong": wrong(found), "ends": ending, "raises": raising, "same": found}
@@ -41,5 +44,5 @@ class Several(Planted):
 LEVER = Several(
     "planted_several",
     wrap=lambda launch: launch,
-    settings=Settings(("off", "wrong", "ends", "raises", "same"), 1, 16),
+    settings=Settings(("off", "wrong", "ends", "raises", "same", "absent"), 1, 16),
 )
