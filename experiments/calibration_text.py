@@ -25,15 +25,16 @@ def print_calibration(console: Console, found: Calibration) -> None:
         f"{escape(here.device_kind)} ({escape(here.host)}), {found.pairs} A/A pairs, "
         f"{formats.duration(found.seconds_per_pair)} a pair"
     )
-    rates = _table("policy of", "false verdicts", "of these, ON", "mean pairs", "how runs end")
     for one in found.rates:
         ends = ", ".join(
             f"{name} {formats.share(share)}"
             for name, share in sorted(one.ends.items(), key=lambda item: -item[1])
         )
-        pairs = f"{one.mean_pairs:.1f}"
-        rates.add_row(escape(_names(one.levers)), _rate(one.false), _rate(one.wins), pairs, ends)
-    console.print(rates)
+        console.print(f"under the policy of {escape(_names(one.levers))}:")
+        console.print(
+            f"  [bold]false verdicts {_rate(one.false)}[/], of these ON {_rate(one.wins)}"
+        )
+        console.print(f"  equal arms end as {ends}; after {one.mean_pairs:.1f} pairs on average")
     shown = _shown(found.looks)
     noise = _table(
         "axis",
