@@ -47,7 +47,10 @@ class ScreenRow(Value):
 
 
 class ScreenRecord(Value):
-    """A screen. ``rows`` come with the best first; ``visits`` are the raw figures."""
+    """A screen. ``rows`` come with the best first; ``visits`` are the raw figures.
+
+    ``left_changed`` names global state that a setting did not put back: it touched all later ones.
+    """
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["screen"] = "screen"
@@ -67,6 +70,7 @@ class ScreenRecord(Value):
     rounds: int
     visits: tuple[Visit, ...] = ()
     failure: str = ""
+    left_changed: tuple[str, ...] = ()
     total_s: float = 0.0
 
 

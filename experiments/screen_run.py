@@ -158,6 +158,7 @@ def _record(
         rounds=max((visit.round for visit in result.visits), default=-1) + 1,
         visits=result.visits,
         failure=_failure(spec.ref, result),
+        left_changed=result.left_changed,
         total_s=total_s,
     )
 

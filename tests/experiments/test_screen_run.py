@@ -77,6 +77,16 @@ def test_a_setting_that_ends_the_process_ends_the_screen_and_is_named(
     assert "planted_several=ends" in told(capsys)["screen"]["failure"]
 
 
+def test_a_setting_that_leaks_into_the_later_ones_is_said(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", "planted_leaky", "--cand", "on", "--screen", "--set", "clock=virtual", "--yes"]
+    assert cli.main(words) == 3
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "SUSPECT: a setting left changed" in shown
+    assert "PLANTED_LEAK" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
