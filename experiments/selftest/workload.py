@@ -23,7 +23,7 @@ RATE, STEP, MEMORY = "selftest/steps_s", "selftest/step_ms", "selftest/scratch_b
 DEFAULTS: Mapping[str, Scalar] = {
     "scope": "default",
     "size": 48,
-    "steps": 200,
+    "steps": 1600,
     "threads": 1,
     "clock": "wall",
     "noise": 0.004,
@@ -33,7 +33,8 @@ DEFAULTS: Mapping[str, Scalar] = {
 }
 """Parameters: ``scope`` keeps comparisons apart, ``inputs`` may hold a NaN, ``scratch`` may be more
 than any machine has (in the reference alone), ``limit_s`` is when a process counts as hung. The
-matrices fit into a core's first cache, so that neighbours on the machine disturb them little."""
+matrices fit into a core's first cache, so that neighbours on the machine disturb them little; the
+shortest of 1600 steps (half a second) scatters by 0.4 % on a busy machine, that of 200 by 9 %."""
 
 CHOICES = {
     "clock": ("wall", "virtual"),
@@ -88,7 +89,7 @@ class SelftestWorkload:
         """Next to nothing; a process that takes longer than ``limit_s`` hangs."""
         del device
         return Needs(
-            0, 300_000_000, 10_000_000, 0.1, time_limit_s=float(parameters["limit_s"] or 0)
+            0, 300_000_000, 10_000_000, 0.7, time_limit_s=float(parameters["limit_s"] or 0)
         )
 
     def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
