@@ -67,9 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LevergateError as error:
         code = Exit.USAGE if isinstance(error, UsageError) else Exit.INTERNAL
         return _report(words, code, type(error).__name__, error.message, error.cure)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as stopped:
         cure = "what was reported is on disk; go on with --resume (levergate history has the run)"
-        return _report(words, Exit.INTERRUPTED, "Interrupted", "interrupted", cure)
+        said = str(stopped)  # an interrupted measurement names itself and how to go on
+        return _report(
+            words, Exit.INTERRUPTED, "Interrupted", said or "interrupted", "" if said else cure
+        )
     except BrokenPipeError:
         # The reader (a pager, head) has gone; the interpreter must not flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -73,7 +73,10 @@ def run(request: CalibrateRequest, home: Home, listener: Listener) -> Calibratio
         end = _collect(record, device, spool, home, listener)
         record = spool.record()
     if end == "interrupted":
-        raise KeyboardInterrupt(f"calibrate --resume {record.run_id} goes on")
+        raise KeyboardInterrupt(
+            f"calibration {record.run_id} was interrupted; go on with "
+            f"levergate calibrate --resume {record.run_id}"
+        )
     listener.on_stage("evaluate", f"{FULL.runs} resampled runs through the stopping loop")
     return evaluate(record, device)
 
@@ -219,7 +222,10 @@ def evaluate(record: RunRecord, device: Device, draws: Draws = FULL) -> Calibrat
     """
     spec, pairs = record.spec, paired(record.samples, record.lost)
     if len(pairs) < FEWEST_PAIRS:
-        raise Uncalibrated(_why_not(record, len(pairs)), cure=f"{FEWEST_PAIRS} are needed")
+        raise Uncalibrated(
+            _why_not(record, len(pairs)),
+            cure=f"{FEWEST_PAIRS} are needed: a larger --budget, or a repaired cause",
+        )
     slowness = {
         axis.name: tuple(
             _log_slowness(axis.sign, pair.order, pair.ref[axis.name], pair.cand[axis.name])

@@ -51,7 +51,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def measured(home: Path) -> Calibration:
     """Twelve pairs through real processes, interrupted after nine samples and resumed."""
     request = CalibrateRequest("stub", settings=QUICK, pairs=PAIRS, seed=3)
-    with pytest.raises(KeyboardInterrupt, match="calibrate --resume"):
+    with pytest.raises(KeyboardInterrupt, match="levergate calibrate --resume"):
         calibration_pipeline.calibrate(request, InterruptedAfter(9))
     [folder] = (home / FOLDER).glob("2*")
     again = CalibrateRequest(resume=folder.name)
