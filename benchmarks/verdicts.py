@@ -3,7 +3,8 @@
 The question is always: does the candidate's rate differ from the reference's, and which way? The
 rules of other tools: one run each, difference of means with a threshold, unpaired Welch and
 Mann-Whitney tests, and intervals that do not overlap; each with all runs of one arm before those of
-the other ("legs") and with the arms in turn ("alternating"). Ours is the real stopping loop with
+the other ("legs"), with the arms in turn ("alternating"), and in turn with the first of each two
+drawn ("shuffled", which few tools do). Ours is the real stopping loop with
 the usual bar (a gain of 1 %, a guard of 1 % on the same axis); where the arms are equal it must
 *prove* that the effect is below 1 %, while the others need only fail to see one.
 
@@ -128,11 +129,15 @@ OTHERS = (
     Rule("Mann-Whitney, unpaired", mann_whitney, P05),
     Rule("intervals overlap", overlap, 1.0),
 )
-LAYOUTS = ("legs", "alternating")
+LAYOUTS = ("legs", "alternating", "shuffled")
 
 
-def arms(x_Rn2: Floats, n: int, layout: str) -> tuple[Floats, Floats]:
+def arms(rng: np.random.Generator, x_Rn2: Floats, n: int, layout: str) -> tuple[Floats, Floats]:
     """The reference's and the candidate's n runs each, by the order in which a tool makes them."""
+    if layout == "shuffled":
+        first = rng.random((len(x_Rn2), n)) < 0.5
+        one, other = x_Rn2[:, :n, 0], x_Rn2[:, :n, 1]
+        return np.where(first, one, other), np.where(first, other, one)
     if layout == "alternating":
         return x_Rn2[:, :n, 0], x_Rn2[:, :n, 1]
     in_time = x_Rn2[:, :n].reshape(len(x_Rn2), 2 * n)
@@ -230,7 +235,7 @@ def scores(
 ) -> dict[float, Floats]:
     """The rule's scores for each true effect, on the same draws."""
     rng = np.random.default_rng(seed)
-    ref, cand = arms(noise.draw(rng, runs, n), n, layout)
+    ref, cand = arms(rng, noise.draw(rng, runs, n), n, layout)
     return {effect: rule.score(ref, cand - effect) for effect in MIX}
 
 
@@ -277,7 +282,7 @@ class Use:
 def uses(noise: Noise, false: float, runs: int, seed: int) -> Iterator[Use]:
     """Every rule, layout and size on this noise; tuned to this share of false verdicts."""
     for rule in OTHERS:
-        for layout in LAYOUTS[: 1 if rule.most == 1 else 2]:
+        for layout in LAYOUTS[: 1 if rule.most == 1 else None]:
             for n in rule.sizes:
                 found = scores(rule, layout, noise, n, runs, seed)
                 level = float(np.quantile(np.abs(found[0.0]), 1 - false))
@@ -396,8 +401,10 @@ def summary(found: Sequence[Mapping[str, Any]], all_: Sequence[Mapping[str, Any]
     if holding:
         print(f"best / ours: {holding[0]['device_s_per_right'] / cost:.2f}")
     else:
-        closest = min(all_, key=lambda r: (r["false"], -r["power"]))
-        print("no rule of other tools keeps its errors on all of them; the one with fewest false:")
+        closest = min(all_, key=lambda r: max(r["false"], 1 - r["power"]))
+        print(
+            "no rule of other tools keeps both errors on all of them; the one that comes closest:"
+        )
         _row(f"{closest['rule']} ({closest['layout']})", closest["n"], closest)
 
 

@@ -9,9 +9,9 @@ import psutil
 
 from experiments import environment, extension, locks, now, preflight, prepare
 from experiments.environment import Device
-from experiments.executor import Executor
 from experiments.frozen import FrozenEnvironment, frozen_environment
 from experiments.home import Home
+from experiments.lanes import executor_for
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.prepare import Comparison
 from experiments.records import Environment
@@ -225,11 +225,12 @@ def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -
     here = spool.record().environment
     with (
         Sampler(probe_for(comparison.device)) as sampler,
-        Executor(
+        executor_for(
+            comparison.spec,
             frozen_for(comparison, home),
             home.work,
             time_limit_s=time_limit_s(comparison),
-            watcher=sampler,
+            sampler=sampler,
         ) as executor,
     ):
         sitting = Sitting(

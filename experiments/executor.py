@@ -133,6 +133,10 @@ class Executor:
         """
         return self._run(task, self.time_limit_s if timeout_s is None else timeout_s)
 
+    def run_pair(self, first: Task, second: Task) -> tuple[Execution, Execution]:
+        """Run two tasks back to back; :class:`experiments.lanes.Lanes` runs them in turns."""
+        return self.run(first), self.run(second)
+
     def processes(self) -> tuple[int, ...]:
         """The roots of the process trees that are ours: this process and the server."""
         server = () if self._server is None else (self._server.pid,)

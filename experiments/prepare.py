@@ -152,6 +152,7 @@ def compare(
         stack=others,
         policy=lever.policy(facts),
         levers_source_digest=source_digest(lever),
+        interleaved=device.facts.device_type == "cpu",
         sequential=request.sequential,
     )
     _check_axes(spec, workload, parameters)

@@ -16,8 +16,9 @@ from typing import Literal
 
 from experiments.arms import failure_of, sample_of, task_of
 from experiments.conditions import Limits, fault_of, lost_cause
+from experiments.executor import Execution
 from experiments.plan import Plan, Run, Step, remaining
-from experiments.records import Effect, LostPair, Sample, Timing
+from experiments.records import Arm, Effect, LostPair, Sample, Timing
 from experiments.run_record import RunRecord
 from experiments.runner_ports import Judge, Progress, Runs, Watch
 from experiments.server_process import ServerDied
@@ -180,14 +181,29 @@ class Collector:
         if self._block not in (None, step.block):
             self.executor.new_block()
         self._block = step.block
-        causes = {run.arm: self._run_one(run) for run in step.runs}
+        causes = self._run_in_turns(step) if self.spec.interleaved else self._run_one_by_one(step)
         if any(cause is None for arm, cause in causes.items() if arm != "oracle"):
             return None
         return next(filter(None, causes.values()), "")
 
-    def _run_one(self, run: Run) -> str | None:
+    def _run_one_by_one(self, step: Step) -> dict[Arm, str | None]:
+        return {
+            run.arm: self._take(run, self.executor.run(task_of(self.spec, run)))
+            for run in step.runs
+        }
+
+    def _run_in_turns(self, step: Step) -> dict[Arm, str | None]:
+        """Both processes at once, one of them at work at a time: a slow moment falls on both."""
+        first, second = step.runs
+        tasks = task_of(self.spec, first), task_of(self.spec, second)
+        executions = self.executor.run_pair(*tasks)
+        return {
+            run.arm: self._take(run, execution)
+            for run, execution in zip(step.runs, executions, strict=True)
+        }
+
+    def _take(self, run: Run, execution: Execution) -> str | None:
         """One process: its sample and what disturbed it on disk; None where it failed."""
-        execution = self.executor.run(task_of(self.spec, run))
         failure = failure_of(run.arm, execution.result)
         if failure is not None:
             self.spool.failure(failure)
@@ -208,7 +224,9 @@ class Collector:
 
     def _report(self) -> None:
         record = self.spool.record()
-        left = sum(len(s.runs) for s in remaining(self.plan, record.samples, record.lost))
+        have = {(sample.pair, sample.arm) for sample in record.samples}
+        steps = remaining(self.plan, record.samples, record.lost)
+        left = sum((run.pair, run.arm) not in have for step in steps for run in step.runs)
         seconds: float | None = left * self._mean_run_s()
         if self.spec.budget_s is not None and seconds is not None:
             seconds = max(0.0, min(seconds, self.spec.budget_s - self._elapsed_s()))

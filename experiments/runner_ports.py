@@ -15,10 +15,15 @@ from experiments.values import Scalar
 class Runs(Protocol):
     """What the loop needs of :class:`experiments.executor.Executor`."""
 
-    server_s: float
+    @property
+    def server_s(self) -> float:
+        """Seconds spent waiting for servers so far."""
 
     def run(self, task: Task, timeout_s: float | None = None) -> Execution:
         """Run one task in a fresh process."""
+
+    def run_pair(self, first: Task, second: Task) -> tuple[Execution, Execution]:
+        """Run two tasks in turns, the first one beginning."""
 
     def new_block(self) -> None:
         """Replace the server."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from experiments.arms import failure_of, task_of, witness_of
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
+from experiments.lanes import Lanes
 from experiments.parity.battery import run_battery
 from experiments.parity.cache import ParityCache
 from experiments.plan import Run
@@ -49,7 +50,7 @@ class Sitting:
 
     comparison: Comparison
     spool: Spool
-    executor: Executor
+    executor: Executor | Lanes
     sampler: Sampler
     cache: ParityCache
     listener: Listener

@@ -35,6 +35,7 @@ class AbSpec(Value):
         looks: planned looks, in pairs; the last is the maximum.
         policy: the bar, as the lever declared it for this device.
         levers_source_digest: digest of the lever's source files.
+        interleaved: the two processes of a pair live at once and take turns (:mod:`.baton`).
     """
 
     lever: str
@@ -51,6 +52,7 @@ class AbSpec(Value):
     policy: GatingPolicy
     levers_source_digest: str = ""
     sequential: Literal["group-sequential", "anytime"] = "group-sequential"
+    interleaved: bool = False
 
     @property
     def device_type(self) -> str:

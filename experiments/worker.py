@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import global_state, screening
+from experiments import baton, global_state, screening
 from experiments.autotuned import AUTOTUNED
 from experiments.compilations import CompilationCounter, autotune_winners
 from experiments.files import write_atomically
@@ -104,6 +104,8 @@ def kind_of(error: BaseException) -> FailureKind:
 
 def _execute(task: Task, stage: Stage, born: float) -> TaskResult:
     stage.enter("import")
+    turns = baton.of(task.arguments)
+    turns.start()
     counter = CompilationCounter()
     _settle(task)
     stage.enter("levers")
@@ -114,8 +116,8 @@ def _execute(task: Task, stage: Stage, born: float) -> TaskResult:
     sites = {} if session is None else session.sites
     before = global_state.take(sites)
     with _all_engaged(levers, sites, stage):
-        start_s = time.monotonic() - born
-        result = _do(task, session, stage, counter)
+        start_s = time.monotonic() - born - turns.waited_s
+        result = _do(task, session, stage, counter, turns)
         stage.enter("disable")
     changed = before.changed(global_state.take(sites))
     if changed and result.measurement is not None:
@@ -173,7 +175,11 @@ def _refuse_late(lever: Lever, changed: tuple[str, ...]) -> None:
 
 
 def _do(
-    task: Task, session: Session | None, stage: Stage, counter: CompilationCounter
+    task: Task,
+    session: Session | None,
+    stage: Stage,
+    counter: CompilationCounter,
+    turns: baton.Baton | baton.Alone,
 ) -> TaskResult:
     if task.kind in PROBES:
         return _probe(task, session, stage)
@@ -191,17 +197,21 @@ def _do(
     if task.kind == "witness":
         return _witness(task, session, stage).model_copy(update={"warmup_s": warmup_s})
     stage.enter("measure")
+    session.pace = turns.turn
+    turns.turn()
     counter.watch()
+    waited_s = turns.waited_s
     compiled, start = counter.count(), time.monotonic()
     measurement = session.measure()
-    measured_s = time.monotonic() - start
+    measured_s = time.monotonic() - start - (turns.waited_s - waited_s)
+    turns.close()
     _check_finite(measurement)
     return TaskResult(
         measurement=measurement,
         warmup_s=warmup_s,
         measured_s=measured_s,
         compilations=counter.count() - compiled,
-        facts=_autotuned(),
+        facts={**_autotuned(), "turns": turns.turns, "waited_s": turns.waited_s},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from experiments.selftest.launches import BEYOND_ANY_MACHINE, Product, contiguou
 from experiments.selftest.workload import LAYOUT, MEMORY, PRODUCT, RATE, READ, STEP
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar, digest_of
+from experiments.workloads.base import unpaced
 from levers.base import Site
 
 ORACLE_COST = 1.1
@@ -40,6 +41,7 @@ class SelftestSession:
         product = Product(scratch_bytes=BEYOND_ANY_MACHINE) if huge else Product()
         self._cost = ORACLE_COST if implementation.startswith("oracle:") else 1.0
         self._mode = implementation.replace("oracle:", "eager-")
+        self.pace: Callable[[], None] = unpaced
         self.sites: Mapping[str, Site] = {
             PRODUCT: Site(PRODUCT, product),
             LAYOUT: Site(LAYOUT, contiguous),

@@ -6,7 +6,7 @@ the function that builds the session, as ``module:function``, imported in the me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -101,10 +101,19 @@ class Workload(Protocol):
         """Per axis, the value that no implementation can beat on this device; empty if unknown."""
 
 
+def unpaced() -> None:
+    """Take no turns: no other process shares the device."""
+
+
 class Session(Protocol):
-    """The torch half: one built workload inside one measured process."""
+    """The torch half: one built workload inside one measured process.
+
+    ``pace`` is called between pieces of timed work of about a tenth of a second, outside every
+    timed stretch: it is where the two processes of a pair take turns.
+    """
 
     sites: Mapping[str, Site]
+    pace: Callable[[], None]
 
     def warm_up(self) -> None:
         """Compile, autotune, capture, fill caches: all that must not be timed."""

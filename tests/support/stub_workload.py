@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar, digest_of
-from experiments.workloads.base import DeviceFacts, Needs, Target
+from experiments.workloads.base import DeviceFacts, Needs, Target, unpaced
 from levers.base import Site
 from levers.errors import BadParameter
 from levers.policy import Axis
@@ -82,6 +82,7 @@ class StubSession:
     sites: Mapping[str, Site]
     inputs: tuple[Tensor, Tensor]
     slowdown: float
+    pace: Callable[[], None] = unpaced
 
     def warm_up(self) -> None:
         self._step()

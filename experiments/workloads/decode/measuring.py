@@ -13,6 +13,10 @@ from experiments.metrics import percentile, tokens_per_second, ttft_ms
 from experiments.workloads.decode.engine import DecodeEngine
 from experiments.workloads.decode.generation import rate_axis
 
+SETTLE = 1
+"""Untimed requests or steps at the beginning of a stretch: the other process of the pair may have
+had the caches meanwhile."""
+
 
 def time_prefills(
     engine: DecodeEngine, requests: Sequence[tuple[int, Sequence[int]]]
@@ -23,6 +27,8 @@ def time_prefills(
     same keys and values, so that decoding can go on from it. The first token is read by the host.
     """
     times = []
+    for slot, prompt in requests[:SETTLE]:
+        engine.prefill(slot, prompt)
     for slot, prompt in requests:
         arrival = time.perf_counter()
         engine.prefill(slot, prompt)
@@ -48,6 +54,8 @@ def time_decode(
     engine.tokens_B[:count] = torch.tensor([s[0] for s in starts]).to(engine.tokens_B.device)
     engine.positions_B[:count] = torch.tensor([s[1] for s in starts]).to(engine.tokens_B.device)
     gaps = []
+    for _ in range(SETTLE):
+        step().tolist()
     last = time.perf_counter()
     for _ in range(steps):
         step().tolist()

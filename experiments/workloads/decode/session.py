@@ -10,6 +10,7 @@ from torch import Tensor
 
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
+from experiments.workloads.base import unpaced
 from experiments.workloads.decode import generation, measuring
 from experiments.workloads.decode.attention import PagedSplitAttention, SdpaAttention, StepAttention
 from experiments.workloads.decode.caches import ContiguousCache, PagedCache
@@ -23,6 +24,8 @@ from levers.base import Site
 from levers.errors import BadParameter
 from levers.kernels.split_heuristic import upstream_splits
 
+PREFILLS_A_TURN = 3
+"""Timed prefills between two turns: the tail of so short a request needs fine turns."""
 EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass."""
 DIGEST_STEPS = 4
@@ -38,6 +41,7 @@ class DecodeSession:
         self, parameters: Mapping[str, Scalar], device: str, seed: int, implementation: str
     ) -> None:
         self._parameters, self._device = parameters, torch.device(device)
+        self._oracle = implementation.removeprefix("oracle:") if ":" in implementation else ""
         model = str(parameters["model"])
         self._config = model_config(model)
         self._counts = parsed_concurrency(str(parameters["concurrency"]))
@@ -47,6 +51,7 @@ class DecodeSession:
         self._measured = self._prompts.measured(max(self._counts), seed)
         site = Site(SPLIT_RULE, upstream_splits)
         self.sites: Mapping[str, Site] = {SPLIT_RULE: site}
+        self.pace: Callable[[], None] = unpaced
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         if is_random(model):
             weights = random_weights(self._config, seed, self._device, dtype)
@@ -123,8 +128,12 @@ class DecodeSession:
         ttft: list[float] = []
         gaps: dict[int, list[float]] = {count: [] for count in self._counts}
         for share in requests:
-            ttft += measuring.time_prefills(self._engine, share)
+            for start in range(0, len(share), PREFILLS_A_TURN):
+                self.pace()
+                few = share[start : start + PREFILLS_A_TURN]
+                ttft += measuring.time_prefills(self._engine, few)
             for count in self._counts:
+                self.pace()
                 gaps[count] += self._decode(count, int(self._parameters["round_steps"] or 0))
         peak = measuring.peak_bytes(self._device)
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps.items()}
@@ -133,8 +142,15 @@ class DecodeSession:
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
             inputs_digest=digest(self._measured),
             outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
-            facts={"prompt_tokens_total": sum(len(p) for p in self._measured)},
+            facts=self._facts(),
         )
+
+    def _facts(self) -> dict[str, Scalar]:
+        """The size of the work; of an oracle also how it really ran."""
+        facts: dict[str, Scalar] = {"prompt_tokens_total": sum(len(p) for p in self._measured)}
+        if self._oracle:
+            facts["oracle_mode"] = f"{'captured' if self._captured else 'eager'}-{self._oracle}"
+        return facts
 
     def _requests(self, rounds: int) -> list[list[tuple[int, tuple[int, ...]]]]:
         """The timed requests of each round, ``(slot, prompt)``: the prompts in turn, cut short."""

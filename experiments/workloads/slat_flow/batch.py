@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.workloads.slat_flow.config import SlatConfig
@@ -32,13 +32,13 @@ UNCONDITIONED = 0.1
 class Batch:
     """One packed batch on its device."""
 
-    clean_NL: Tensor  # noqa: N815
-    noise_NL: Tensor  # noqa: N815
-    t_B: Tensor  # noqa: N815
+    clean_NL: Tensor
+    noise_NL: Tensor
+    t_B: Tensor
     cond: Tensor
     layout: PackedLayout
     cond_layout: PackedLayout
-    phases_NP: Tensor  # noqa: N815
+    phases_NP: Tensor
 
     def noised(self) -> Tensor:
         """``x_t = (1 - t) x_0 + (s + (1 - s) t) noise``, ``[N, L]``."""

@@ -6,14 +6,15 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
-from experiments.workloads.base import Session
+from experiments.workloads.base import Session, unpaced
 from experiments.workloads.slat_flow import parity
 from experiments.workloads.slat_flow.batch import batch_digest, make_batch
 from experiments.workloads.slat_flow.ceilings import (
@@ -46,6 +47,7 @@ class TrainingSession:
         precision = PRECISIONS[config.matmul]
         self._slots = Sites(precision, config.attn)
         self.sites: Mapping[str, Site] = self._slots.by_name
+        self.pace: Callable[[], None] = unpaced
         self._step: Step | None = None
         self._peak = 0.0
         self._warmup_s = 0.0
@@ -77,7 +79,7 @@ class TrainingSession:
         if not self._peak:
             self.warm_up()
         _reset_peak_memory(self.device)
-        runs = [self.step().timed() for _ in range(self.config.steps)]
+        runs = [self._paced_step() for _ in range(self.config.steps)]
         losses = [float(loss) for _, loss in runs]
         if not all(map(math.isfinite, losses)):
             raise FloatingPointError(f"the loss is not finite: {losses}")
@@ -91,6 +93,10 @@ class TrainingSession:
             outputs_count=len(runs),
             facts=self._facts(),
         )
+
+    def _paced_step(self) -> tuple[float, Tensor]:
+        self.pace()
+        return self.step().timed()
 
     def exercise(self) -> None:
         """One step that the sites watch; every axis is drawn from the same step."""
@@ -128,6 +134,7 @@ class RooflineSession:
     def __init__(self, config: SlatConfig, device: str, seed: int) -> None:
         self.config, self.device, self.seed = config, device, seed
         self.sites: Mapping[str, Site] = {}
+        self.pace: Callable[[], None] = unpaced
 
     def warm_up(self) -> None:
         """Bring the device to its working clock with the probes themselves."""
@@ -145,7 +152,11 @@ class RooflineSession:
             raw={"matmul_flop_per_s": (products,), "attention_flop_per_s": (attention,)},
             inputs_digest=batch_digest(make_batch(self.config, self.seed, self.device)),
             outputs_count=self.config.steps,
-            facts={"implementation": "roofline", "peak_flop_per_s": peak},
+            facts={
+                "implementation": "roofline",
+                "peak_flop_per_s": peak,
+                "oracle_mode": f"measured {self.config.matmul} matmul and attention ceilings",
+            },
         )
 
     def exercise(self) -> None:
