@@ -428,7 +428,10 @@ def main() -> None:
     all_ = everywhere(found, power, asked.runs)
     summary(found, all_)
     if asked.out:
-        answer = {"mix": MIX, "runs": asked.runs, "results": found, "everywhere": all_}
+        for one in found:
+            one["uses"] = [row for row in one["uses"] if row["n"] in (1, USUAL_SIZE)]
+        holding = [row for row in all_ if row["holds"]]
+        answer = {"mix": MIX, "runs": asked.runs, "results": found, "everywhere": holding}
         asked.out.write_text(json.dumps(answer, indent=1) + "\n")
         print(f"\nwrote {asked.out}")
 

@@ -21,10 +21,11 @@ from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.runner import estimate_s, interruptible
 from experiments.sitting import Sitting
-from experiments.spec import LeverSetting
+from experiments.spec import AbSpec, LeverSetting
 from experiments.spool import Spool, new_run_id
 from experiments.telemetry import Sampler, probe_for
 from experiments.values import digest_of
+from experiments.workloads.base import Workload
 from levers import catalog
 from levers.errors import BadParameter, BrokenLever, UnknownName
 
@@ -216,8 +217,13 @@ def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener
 
 
 def time_limit_s(comparison: Comparison) -> float:
+    """After this time a process of the comparison counts as hung."""
+    return hung_after_s(comparison.spec, comparison.workload, comparison.device)
+
+
+def hung_after_s(spec: AbSpec, workload: Workload, device: Device) -> float:
     """After this time a process counts as hung: far beyond what the workload says it takes."""
-    needs = comparison.workload.needs(comparison.spec.parameters, comparison.device.facts)
+    needs = workload.needs(spec.parameters, device.facts)
     return needs.time_limit_s or max(LEAST_TIME_LIMIT_S, SLOWEST * needs.seconds_per_sample)
 
 

@@ -32,7 +32,9 @@ from experiments.environment import Device
 from experiments.executor import Executor
 from experiments.frozen import FrozenEnvironment, frozen_environment
 from experiments.home import Home
+from experiments.lanes import Lanes, executor_for
 from experiments.plan import BLOCK_PAIRS, Plan, make_plan
+from experiments.prepare import takes_turns
 from experiments.requests import Listener
 from experiments.run_record import RunRecord
 from experiments.runner import Collector, End, estimate_s, interruptible
@@ -125,6 +127,7 @@ def _spec(request: CalibrateRequest, workload: Workload, device: Device) -> AbSp
         looks=(pairs,),
         budget_s=request.budget_s,
         policy=GatingPolicy(primaries=("*",)),
+        interleaved=takes_turns(device),
     )
 
 
@@ -158,7 +161,6 @@ def _collect(
 ) -> End:
     """Measure what is missing, with the device held."""
     spec, now = record.spec, datetime.now(UTC).isoformat()
-    frozen = _frozen(spec, device, workloads.get(spec.workload), home)
     listener.on_stage("measure", f"{spec.looks[-1]} pairs of equal arms")
     with (
         locks.device(
@@ -168,9 +170,10 @@ def _collect(
             now=now,
             on_wait=listener.on_warning,
         ),
-        _executor(frozen, device, home) as (executor, sampler),
+        _executor(spec, device, home) as (executor, sampler),
     ):
         if spool.noted(LIMITS_NOTE) is None:
+            frozen = executor.frozen
             cores = len(os.sched_getaffinity(0)) + (frozen.measured_core is not None)
             seen = sampler.look(executor.processes, SETTLE_S)
             spool.note(LIMITS_NOTE, limits_for(seen, cores, frozen.threads).as_note())
@@ -179,17 +182,20 @@ def _collect(
 
 @contextlib.contextmanager
 def _executor(
-    frozen: FrozenEnvironment, device: Device, home: Home
-) -> Iterator[tuple[Executor, Sampler]]:
+    spec: AbSpec, device: Device, home: Home
+) -> Iterator[tuple[Executor | Lanes, Sampler]]:
+    workload = workloads.get(spec.workload)
+    frozen = _frozen(spec, device, workload, home)
+    limit_s = ab_run.hung_after_s(spec, workload, device)
     with (
         Sampler(probe_for(device)) as sampler,
-        Executor(frozen, home.work, watcher=sampler) as executor,
+        executor_for(spec, frozen, home.work, time_limit_s=limit_s, sampler=sampler) as executor,
     ):
         yield executor, sampler
 
 
 def _collector(
-    spec: AbSpec, spool: Spool, executor: Executor, sampler: Sampler, listener: Listener
+    spec: AbSpec, spool: Spool, executor: Executor | Lanes, sampler: Sampler, listener: Listener
 ) -> Collector:
     noted = dict(spool.noted(LIMITS_NOTE) or {})
     noted.pop("name", None)

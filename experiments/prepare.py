@@ -152,7 +152,7 @@ def compare(
         stack=others,
         policy=lever.policy(facts),
         levers_source_digest=source_digest(lever),
-        interleaved=device.facts.device_type == "cpu",
+        interleaved=takes_turns(device),
         sequential=request.sequential,
     )
     _check_axes(spec, workload, parameters)
@@ -168,6 +168,11 @@ def _seed(request: AbRequest, lever: Lever, workload: Workload, ref: str, cand: 
     if request.seed is not None:
         return request.seed
     return int(digest_of(f"{lever.name} {ref} {cand} {workload.name}")[:7], 16)
+
+
+def takes_turns(device: Device) -> bool:
+    """Whether the two processes of a pair live at once: on a CPU, where slow moments are short."""
+    return not device.is_cuda
 
 
 def again(spec: AbSpec, device: Device) -> Comparison:
