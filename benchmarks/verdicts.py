@@ -4,9 +4,10 @@ The question is always: does the candidate's rate differ from the reference's, a
 rules of other tools: one run each, difference of means with a threshold, unpaired Welch and
 Mann-Whitney tests, and intervals that do not overlap; each with all runs of one arm before those of
 the other ("legs"), with the arms in turn ("alternating"), and in turn with the first of each two
-drawn ("shuffled", which few tools do). Ours is the real stopping loop with
-the usual bar (a gain of 1 %, a guard of 1 % on the same axis); where the arms are equal it must
-*prove* that the effect is below 1 %, while the others need only fail to see one.
+drawn ("shuffled", which few tools do). Ours is the real stopping loop. Half of the smallest effect
+that must be found is its gain worth keeping and its guard's margin, and the threshold of the rules
+that have one (2 % and 1 % by default; on recorded noise the smallest effect is 2 s). Where the arms
+are equal ours must *prove* that the effect is small, while the others need only fail to see one.
 
 For each noise, three ways to use the others:
 - *as used*, 10 runs an arm: their share of false verdicts and their power;
@@ -53,10 +54,9 @@ Draw = Callable[[np.random.Generator, int, int], Floats]
 
 SIZES = (1, 3, 5, 6, 8, 10, 13, 18, 25, 40, 60, 90, 130, 200, 300)
 USUAL_SIZE = 10
-MIX = {0.0: 1 / 3, 0.02: 1 / 6, -0.02: 1 / 6, 0.05: 1 / 6, -0.05: 1 / 6}
-"""True effects (log ratios) and their shares: a third of levers change nothing."""
+MIX = {0.0: 1 / 3, 1.0: 1 / 6, -1.0: 1 / 6, 2.5: 1 / 6, -2.5: 1 / 6}
+"""True effects, in multiples of the smallest one, and their shares: a third change nothing."""
 
-SMALLEST = min(abs(effect) for effect in MIX if effect)
 FALSE_LIMIT = 0.05
 LEAST_ERROR = 0.005
 """Rates of false verdicts and of misses below this are not told apart by the draws."""
@@ -66,7 +66,6 @@ SEGMENT_PAIRS = 5 * BLOCK_PAIRS
 
 OFF_REASONS = ("regression", "slower", "no-failing-axis-win")
 SMALL_REASONS = ("not-worth-keeping", "no-failing-axis-win")
-RULES = Rules(GatingPolicy(primaries=("rate",)), (Axis("rate", "tok/s", True),))
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,14 @@ class Noise:
     name: str
     draw: Draw
     run_s: float
+    smallest: float
+    """Smallest effect that must be found, a log ratio; half of it is worth keeping at least."""
+
+    @property
+    def rules(self) -> Rules:
+        bar = self.smallest / 2
+        policy = GatingPolicy(primaries=("rate",), smallest_gain=bar, primary_margin=bar)
+        return Rules(policy, (Axis("rate", "tok/s", True),))
 
 
 # --- the rules of other tools: a signed score, > 0 says faster -----------------------------------
@@ -112,8 +119,8 @@ def _score(direction: Floats, p: Floats) -> Floats:
 class Rule:
     name: str
     score: Callable[[Floats, Floats], Floats]
-    threshold: float
-    """As used: a difference of 1 % (the smallest gain worth keeping), p < .05, no overlap."""
+    threshold: float | None = None
+    """As used: p < .05, no overlap; None is the smallest difference worth keeping."""
     most: int = SIZES[-1]
 
     @property
@@ -123,8 +130,8 @@ class Rule:
 
 P05 = -math.log10(0.05)
 OTHERS = (
-    Rule("one run each, 1 %", difference, 0.01, 1),
-    Rule("means, 1 % threshold", difference, 0.01),
+    Rule("one run each", difference, None, 1),
+    Rule("means with a threshold", difference),
     Rule("Welch t, unpaired", welch, P05),
     Rule("Mann-Whitney, unpaired", mann_whitney, P05),
     Rule("intervals overlap", overlap, 1.0),
@@ -147,14 +154,14 @@ def arms(rng: np.random.Generator, x_Rn2: Floats, n: int, layout: str) -> tuple[
 # --- noise ---------------------------------------------------------------------------------------
 
 
-def simulated(sd: float, run_s: float) -> Iterator[Noise]:
+def simulated(sd: float, run_s: float, smallest: float) -> Iterator[Noise]:
     for name, model in MODELS.items():
 
         def draw(rng: np.random.Generator, runs: int, pairs: int, model: Any = model) -> Floats:
             x: Floats = model(rng, runs, pairs, 1, sd)[..., 0]
             return x
 
-        yield Noise(f"{name}, s = {sd * 100:g} %", draw, run_s)
+        yield Noise(f"{name}, s = {sd * 100:g} %", draw, run_s, smallest)
 
 
 def recorded(path: Path, wanted: str) -> Iterator[Noise]:
@@ -174,7 +181,9 @@ def recorded(path: Path, wanted: str) -> Iterator[Noise]:
             return levels[chosen.reshape(runs, -1)[:, :pairs]]
 
         sd = float((levels_n2[:, 0] - levels_n2[:, 1]).std(ddof=1))
-        yield Noise(f"recorded {axis}, s = {sd * 100:.2g} %", draw, seconds_per_pair / 2)
+        smallest = max(0.02, round(2 * sd, 2))
+        name = f"recorded {axis}, s = {sd * 100:.2g} %"
+        yield Noise(name, draw, seconds_per_pair / 2, smallest)
 
 
 def _series(path: Path) -> tuple[Mapping[str, Sequence[tuple[float, float]]], float]:
@@ -213,7 +222,8 @@ def ours(noise: Noise, runs: int, seed: int) -> dict[str, Any]:
         rng = np.random.default_rng(seed)
         drawn = orders(rng, runs, DEFAULT_LOOKS[-1])
         x = noise.draw(rng, runs, DEFAULT_LOOKS[-1])
-        ends = run_all(RULES, log_ratios(x[..., None], drawn) + effect, drawn)
+        d = log_ratios(x[..., None], drawn) + effect * noise.smallest
+        ends = run_all(noise.rules, d, drawn)
         on = ends.rate("failing-axis-win")
         if effect > 0:
             right, wrong = on, ends.rate(*OFF_REASONS, "not-worth-keeping")
@@ -236,7 +246,7 @@ def scores(
     """The rule's scores for each true effect, on the same draws."""
     rng = np.random.default_rng(seed)
     ref, cand = arms(rng, noise.draw(rng, runs, n), n, layout)
-    return {effect: rule.score(ref, cand - effect) for effect in MIX}
+    return {effect: rule.score(ref, cand - effect * noise.smallest) for effect in MIX}
 
 
 def judged(found: Mapping[float, Floats], threshold: float, device_s: float) -> dict[str, Any]:
@@ -258,7 +268,7 @@ def _summary(rows: Mapping[float, Mapping[str, float]]) -> dict[str, float]:
     seconds = sum(MIX[effect] * row["device_s"] for effect, row in rows.items())
     return {
         "false": rows[0.0]["wrong"],
-        "power": min(rows[SMALLEST]["right"], rows[-SMALLEST]["right"]),
+        "power": min(rows[1.0]["right"], rows[-1.0]["right"]),
         "mean_device_s": seconds,
         "device_s_per_right": seconds / right if right else math.inf,
     }
@@ -287,7 +297,8 @@ def uses(noise: Noise, false: float, runs: int, seed: int) -> Iterator[Use]:
                 found = scores(rule, layout, noise, n, runs, seed)
                 level = float(np.quantile(np.abs(found[0.0]), 1 - false))
                 device_s = 2 * n * noise.run_s
-                own, tuned = (judged(found, at, device_s) for at in (rule.threshold, level))
+                used = noise.smallest / 2 if rule.threshold is None else rule.threshold
+                own, tuned = (judged(found, at, device_s) for at in (used, level))
                 yield Use(rule.name, layout, n, own, {**tuned, "threshold": level})
 
 
@@ -317,7 +328,8 @@ def measure(noise: Noise, runs: int, seed: int) -> dict[str, Any]:
     slack = 2 * math.sqrt(FALSE_LIMIT * (1 - FALSE_LIMIT) / runs)
     sized = fewest(found, "own", FALSE_LIMIT + slack, power)
     tuned = fewest(found, "tuned", false + 1 / runs, power)
-    answer: dict[str, Any] = {"noise": noise.name, "run_s": noise.run_s, "ours": mine}
+    answer: dict[str, Any] = {"noise": noise.name, "smallest": noise.smallest, "run_s": noise.run_s}
+    answer |= {"ours": mine}
     answer |= {"false_asked": false, "power_asked": power, "sized": sized, "tuned": tuned}
     for way, rows in (("sized", sized), ("tuned", tuned)):
         name, cost = cheapest(rows)
@@ -349,9 +361,10 @@ HEAD = f"{'rule':<38}{'runs/arm':>9}{'false':>8}{'power':>8}{'s/right verdict':>
 
 
 def show(found: Mapping[str, Any]) -> None:
-    print(f"\n== {found['noise']} ({found['run_s']:.1f} s a run)\n{HEAD}")
+    smallest = f"smallest effect {found['smallest']:.0%}"
+    print(f"\n== {found['noise']}; {smallest}; {found['run_s']:.1f} s a run\n{HEAD}")
     _row("ours (planned looks, 6..40 pairs)", "", found["ours"])
-    asked = f"false at most {FALSE_LIMIT:.1%}, power at {SMALLEST:.0%} {found['power_asked']:.1%}"
+    asked = f"false at most {FALSE_LIMIT:.1%}, power {found['power_asked']:.1%}"
     print(f"-- sized: {asked}")
     _sized(found["sized"])
     asked = f"false {found['false_asked']:.1%}, power {found['power_asked']:.1%}"
@@ -413,6 +426,7 @@ def main() -> None:
     parser.add_argument("--recorded", type=Path, action="append", default=[])
     parser.add_argument("--axis", default="tok_s", help="which recorded axes: a part of the name")
     parser.add_argument("--sd", type=float, action="append", help="simulated s, in percent")
+    parser.add_argument("--smallest", type=float, default=2.0, help="effect to find, in percent")
     parser.add_argument("--run-s", type=float, default=3.0, help="seconds of a simulated run")
     parser.add_argument("--runs", type=int, default=2000, help="drawn runs behind each figure")
     parser.add_argument("--seed", type=int, default=1)
@@ -420,7 +434,7 @@ def main() -> None:
     asked = parser.parse_args()
     noises = [n for path in asked.recorded for n in recorded(path, asked.axis)]
     for sd in asked.sd or [0.5, 1.0]:
-        noises += simulated(sd / 100, asked.run_s)
+        noises += simulated(sd / 100, asked.run_s, asked.smallest / 100)
     found = [measure(noise, asked.runs, asked.seed) for noise in noises]
     for one in found:
         show(one)
