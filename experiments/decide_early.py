@@ -178,7 +178,13 @@ def described(check: CheckResult) -> str:
 def parity_notes(evidence: Evidence) -> Iterator[str]:
     """What a reader of the verdict must know of checks that did not fail."""
     for check in evidence.parity.checks if evidence.parity else ():
-        if check.status == "not-run":
-            yield f"{check.name} was not run: {check.detail}"
-        elif check.status == "reference-fault" or check.detail:
+        if check.status == "reference-fault" or _remarkable(check):
             yield described(check)
+
+
+def _remarkable(check: CheckResult) -> bool:
+    """A passed check that took judgement: near-ties, or a curve that only truth could settle."""
+    if check.status != "passed":
+        return False
+    near_ties = check.name == "tokens" and check.detail and check.figures.get("near_ties", 1) != 0
+    return bool(near_ties) or "candidate_from_truth" in check.figures

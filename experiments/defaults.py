@@ -41,6 +41,7 @@ DRIVER = "driver"
 class Current(Value):
     """What runs now: versions and lever source digests to compare with; None is not compared.
 
+    ``device_kinds`` are the devices of this machine; a verdict of another device is not stale here.
     ``on_sets`` holds the levers that are on for each work (:attr:`Scope.work`); ``on_set`` stands
     for all works at once.
     """
@@ -49,6 +50,11 @@ class Current(Value):
     lever_digests: FrozenMap[str] = Field(default_factory=dict)
     on_set: tuple[str, ...] | None = None
     on_sets: FrozenMap[tuple[str, ...]] = Field(default_factory=dict)
+    device_kinds: tuple[str, ...] | None = None
+
+    def has(self, device_kind: str) -> bool:
+        """Whether such a device is here: only then is its stack known and can be compared."""
+        return self.device_kinds is None or device_kind in self.device_kinds
 
     def on_with(self, scope: Scope) -> tuple[str, ...] | None:
         """The levers that are on where this scope is; None is not compared."""
@@ -179,7 +185,9 @@ def standing_of(
 def _drifted(run: Evidence, current: Current) -> list[tuple[Flag, str]]:
     """How the stack and the ON set of now differ from those that the run was made with."""
     found: list[tuple[Flag, str]] = []
-    changes = _changes(run.versions, current.versions) if current.versions is not None else []
+    changes = []
+    if current.versions is not None and current.has(run.scope.device_kind):
+        changes = _changes(run.versions, current.versions)
     digest = current.lever_digests.get(run.scope.lever)
     if digest is not None and digest != run.lever_digest:
         changes.append("the lever's source changed")

@@ -181,6 +181,11 @@ def driver_now() -> str:
     return gpus[0].driver if gpus else ""
 
 
+def device_kinds() -> tuple[str, ...]:
+    """The kinds of device on this machine, as verdicts name them."""
+    return (cpu_model(), *dict.fromkeys(gpu.facts.kind for gpu in cuda_devices()))
+
+
 def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """What tells this boot from the next; empty where the kernel does not say."""
     try:

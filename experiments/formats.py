@@ -18,7 +18,7 @@ def percent(log_ratio: float, *, decimals: int | None = None) -> str:
         return "+inf" if log_ratio > 0 else f"{MINUS}inf"
     value = math.expm1(log_ratio) * 100
     digits = _decimals(value) if decimals is None else decimals
-    return f"{value:+.{digits}f}"
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def _decimals(value: float) -> int:

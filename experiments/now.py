@@ -32,4 +32,8 @@ def stack(registry: Registry, driver: str) -> Current:
             digests[name] = source_digest(catalog.get(name))
         except (UnknownName, BrokenLever):
             continue  # the list of levers shows it as broken; elsewhere its verdicts still stand
-    return Current(versions=dict(environment.stack_versions(driver)), lever_digests=digests)
+    return Current(
+        versions=dict(environment.stack_versions(driver)),
+        lever_digests=digests,
+        device_kinds=environment.device_kinds(),
+    )
