@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import calibration_pipeline
+from experiments import calibrating, calibration_pipeline
 from experiments.calibrating import FOLDER
 from experiments.calibration import Calibration
 from experiments.calibration_requests import CalibrateRequest
 from experiments.calibration_text import print_calibration
 from experiments.commands.output import stdout
+from experiments.conditions import Limits
 from experiments.requests import SilentListener
 from experiments.spool_reader import JOURNAL, load
 from levers.errors import UnknownName, UsageError
@@ -44,6 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         runs.use_stub(patch)
         patch.setenv("LEVERGATE_HOME", str(folder))
         patch.setenv("LEVERGATE_LOCKS", str(folder / "device-locks"))
+        patch.setattr(calibrating, "limits_for", lambda *_: Limits())  # whatever else runs here
         yield folder
 
 
