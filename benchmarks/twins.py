@@ -27,7 +27,7 @@ EXPECTED = {
     "fa2_nsplits_cap_slow": [("gated-OFF", "regression"), ("gated-OFF", "slower")],
     "fa2_nsplits_cap_fast": [("default-ON", "failing-axis-win")],
 }
-SHORT = ("--set", "concurrency=1,2", "--set", "rounds=2", "--set", "output_tokens=20")
+SHORT = ("--set", "concurrency=1,2", "--set", "rounds=4", "--set", "output_tokens=20")
 """A shortened form for tests: two concurrencies, and less than half of the work."""
 
 

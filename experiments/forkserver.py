@@ -79,10 +79,15 @@ class Server:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def serve(self, preload: Sequence[str]) -> None:
-        """Load the modules, say so, and answer until the parent closes the pipe."""
+        """Load the modules, say so, and answer until the parent closes the pipe.
+
+        While modules load, the pipe would tell of the parent's death seconds late: until then the
+        kernel ends the server. Afterwards it ends what it started before it ends itself.
+        """
         start = time.monotonic()
         for name in preload:
             importlib.import_module(name)
+        _prctl(PR_SET_PDEATHSIG, 0)
         gc.collect()
         gc.freeze()
         reason = why_not_forkable() if preload else "nothing was loaded"
@@ -256,6 +261,7 @@ def _exec(request: Request) -> NoReturn:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve on the standard streams; ``arguments`` name the modules to load before a fork."""
+    die_with_parent()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)

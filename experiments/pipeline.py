@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -286,9 +287,14 @@ def ui(port: int) -> None:
     from experiments import tracking_store
 
     command = tracking_store.ui_command(home().root, port, os.environ.get(TRACKING_VARIABLE))
-    done = subprocess.run(command.argv, env=dict(command.environment), check=False)
-    if done.returncode not in (0, 130, -2, -15):
+    server = subprocess.Popen(command.argv, env=dict(command.environment), start_new_session=True)
+    try:
+        code = server.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+    if code not in (0, 130, -2, -15):
         raise UsageError(
-            f"the MLflow server ended with exit code {done.returncode}",
+            f"the MLflow server ended with exit code {code}",
             cure=f"use another --port than {port} if that one is taken",
         )

@@ -59,8 +59,25 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
 
 
 def _holds(module: object, lever: Lever) -> bool:
-    """Whether the module has it as ``LEVER``, without waking attributes that are made on demand."""
-    return getattr(module, "__dict__", {}).get("LEVER") is lever
+    """Whether the module defines it as its ``LEVER``; one that only imports it does not.
+
+    Attributes that are made on demand are not woken.
+    """
+    names = getattr(module, "__dict__", {})
+    path = names.get("__file__")
+    if names.get("LEVER") is not lever or not path or not Path(path).is_file():
+        return False
+    return any(
+        isinstance(target, ast.Name) and target.id == "LEVER"
+        for node in ast.parse(Path(path).read_bytes()).body
+        for target in _targets(node)
+    )
+
+
+def _targets(node: ast.stmt) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign) else []
 
 
 def _inside(name: str, roots: set[str]) -> bool:

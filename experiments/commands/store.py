@@ -49,14 +49,21 @@ def import_(
     return 0
 
 
+WORDING = ("detail", "notes")
+"""Fields of a decision that explain it and decide nothing."""
+
+
 def replay(run: Run, as_json: AsJson = False) -> int:
-    """Decide a stored run again from its record; exits with 5 where the verdict differs."""
+    """Decide a stored run again from its record; exits with 5 where the decision differs.
+
+    How the decision is worded may change between versions and is not compared.
+    """
     from experiments import pipeline
 
     stored, again = pipeline.replay(run)
     if stored is None:
         raise UsageError(f"run {run} was never decided", cure=f"levergate ab ... --resume {run}")
-    same = stored == again
+    same = not _changed(stored, again)
     if as_json:
         answer = {"same": same, "stored": _dump(stored), "again": _dump(again)}
         output.print_json("replay", run=run, **answer)
@@ -79,7 +86,7 @@ def _say(decision: Decision) -> str:
 
 def _changed(stored: Decision, again: Decision) -> list[str]:
     old, new = _dump(stored), _dump(again)
-    return [name for name in old if old[name] != new[name]]
+    return [name for name in old if name not in WORDING and old[name] != new[name]]
 
 
 def sync(as_json: AsJson = False) -> int:

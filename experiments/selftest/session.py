@@ -22,6 +22,10 @@ ORACLE_COST = 1.1
 """The oracle is 10 % slower than the reference on the virtual clock: the axis then passes."""
 
 
+STEPS_A_TURN = 50
+"""Timed steps between two turns: some hundredths of a second."""
+
+
 class SelftestSession:
     """One product, its layout and its read-out; see :class:`experiments.workloads.base.Session`."""
 
@@ -58,7 +62,7 @@ class SelftestSession:
         product = self.sites[PRODUCT].launch
         asked = int(self._parameters["steps"] or 1)
         limit = getattr(product, "steps", None)
-        times_s = tuple(self._timed() for _ in range(asked if limit is None else min(limit, asked)))
+        times_s = self._paced(asked if limit is None else min(limit, asked))
         virtual = self._parameters["clock"] == "virtual"
         step_s = statistics.median(times_s) if virtual else min(times_s)
         return Measurement(
@@ -97,6 +101,15 @@ class SelftestSession:
         laid_out, layout = self.sites[LAYOUT].launch(self._z_NN)
         read = self.sites[READ].launch(laid_out, self._out_F)
         return {PRODUCT: product, LAYOUT: layout, READ: read}
+
+    def _paced(self, steps: int) -> tuple[float, ...]:
+        """The times of so many steps, in turns with the pair's other process."""
+        times_s = []
+        for number in range(steps):
+            if number % STEPS_A_TURN == 0:
+                self.pace()
+            times_s.append(self._timed())
+        return tuple(times_s)
 
     def _timed(self) -> float:
         """Seconds of one step by the clock that was asked for."""
