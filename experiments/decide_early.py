@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from experiments.decide_evidence import Evidence
-from experiments.records import ArmFailure, CheckResult, Decision, FailureKind, Outcome
+from experiments.parity_records import CheckResult
+from experiments.records import ArmFailure, Decision, FailureKind, Outcome
 from levers.policy import ParityClass
 
 REFERENCE_REASONS: dict[FailureKind, str] = {

@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from experiments.autotuned import changing_winners
-from experiments.records import (
-    ArmFailure,
-    AxisState,
-    Effect,
-    Look,
-    LostPair,
-    ParityReport,
-    Sample,
-    Witness,
-)
+from experiments.parity_records import ParityReport
+from experiments.records import ArmFailure, AxisState, Effect, Look, LostPair, Sample, Witness
 from experiments.sequential import Method
 from experiments.spec import DEFAULT_LOOKS
 from levers.policy import Axis, GatingPolicy, Guard, ParityClass

@@ -6,17 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.records import (
-    ArmFailure,
-    CheckResult,
-    Look,
-    LostPair,
-    ParityReport,
-    RunStatus,
-    Sample,
-    Timing,
-    Witness,
-)
+from experiments.parity_records import CheckResult, ParityReport
+from experiments.records import ArmFailure, Look, LostPair, RunStatus, Sample, Timing, Witness
 from experiments.run_record import RunRecord
 from experiments.values import Value
 

@@ -11,15 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from experiments.decide_evidence import Evidence
+from experiments.parity_records import CheckResult, ParityReport
 from experiments.policy_replay_corpus import RecordedAxis, RecordedDecision, RecordedGate
-from experiments.records import (
-    AxisState,
-    CheckResult,
-    Effect,
-    Look,
-    ParityReport,
-    Witness,
-)
+from experiments.records import AxisState, Effect, Look, Witness
 from experiments.sequential import ALPHA
 from levers.errors import UnknownName
 from levers.policy import Axis, GatingPolicy, ParityClass

@@ -14,7 +14,8 @@ from experiments import formats
 from levers.errors import UsageError
 
 if TYPE_CHECKING:
-    from experiments.records import CheckResult, Effect, Look
+    from experiments.parity_records import CheckResult
+    from experiments.records import Effect, Look
 
 ASK_ABOVE_S = 600.0
 """An estimate from which a person at a terminal is asked before the device is used."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from experiments.records import CheckResult, Effect, Look
+    from experiments.parity_records import CheckResult
+    from experiments.records import Effect, Look
 
 NO_ORACLE = "none"
 """The value of ``--oracle`` that measures no oracle."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from experiments.parity_records import ParityReport
 from experiments.records import (
     ArmFailure,
     Decision,
@@ -16,7 +17,6 @@ from experiments.records import (
     Look,
     LostPair,
     Outcome,
-    ParityReport,
     RunStatus,
     Sample,
     Timing,

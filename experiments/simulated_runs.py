@@ -17,7 +17,8 @@ from experiments.decide import decide_effects
 from experiments.decide_evidence import Evidence
 from experiments.decide_guards import guard_checks
 from experiments.decide_wins import OPEN
-from experiments.records import AxisState, CheckResult, Look, ParityReport, StateName
+from experiments.parity_records import CheckResult, ParityReport
+from experiments.records import AxisState, Look, StateName
 from experiments.sequential import Method
 from experiments.simulated_effects import Bools, Floats, ManyEffects, effects_of_runs
 from experiments.spec import DEFAULT_LOOKS

@@ -17,9 +17,10 @@ from experiments.executor import Executor
 from experiments.lanes import Lanes
 from experiments.parity.battery import run_battery
 from experiments.parity.cache import ParityCache
+from experiments.parity_records import CheckResult
 from experiments.plan import Run
 from experiments.prepare import Comparison
-from experiments.records import Arm, CheckResult, Decision, Timing
+from experiments.records import Arm, Decision, Timing
 from experiments.replay import decide_record, look_at
 from experiments.requests import Listener
 from experiments.run_record import RunRecord

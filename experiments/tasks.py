@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from experiments.records import Arm, CheckResult, FailureKind
+from experiments.parity_records import CheckResult
+from experiments.records import Arm, FailureKind
 from experiments.spec import LeverSetting
 from experiments.values import FrozenMap, Scalar, Value
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments import formats
-from experiments.records import ArmFailure, CheckResult
+from experiments.parity_records import CheckResult
+from experiments.records import ArmFailure
 from experiments.run_record import RunRecord
 from experiments.view_axes import inert_axes
 

@@ -22,7 +22,8 @@ from experiments import baton, global_state, screening
 from experiments.autotuned import AUTOTUNED
 from experiments.compilations import CompilationCounter, autotune_winners
 from experiments.files import write_atomically
-from experiments.records import CheckResult, FailureKind
+from experiments.parity_records import CheckResult
+from experiments.records import FailureKind
 from experiments.tasks import Measurement, Outputs, Task, TaskResult
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads

@@ -16,7 +16,8 @@ from experiments.parity import determinism
 from experiments.parity.bench import Bench, Limits
 from experiments.parity.op_case import CaseResult, check_case
 from experiments.parity.op_judge import Bar
-from experiments.records import ArmFailure, CheckResult, Outcome
+from experiments.parity_records import CheckResult
+from experiments.records import ArmFailure, Outcome
 from experiments.tasks import Outputs, Task
 from experiments.worker import kind_of
 from levers.base import OpCase

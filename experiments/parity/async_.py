@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.parity import op
 from experiments.parity.bench import Bench
 from experiments.parity.results import failed, not_run, reference_fault
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Task
 from levers.base import OpCase
 

@@ -26,7 +26,8 @@ from experiments.parity import (
 from experiments.parity.bench import Bench, Execute, Limits, ProcessFailed
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import not_run
-from experiments.records import ArmFailure, CheckResult, ParityReport
+from experiments.parity_records import CheckResult, ParityReport
+from experiments.records import ArmFailure
 from experiments.spec import AbSpec
 from experiments.workloads.base import Workload
 from levers.base import Lever

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from experiments.records import ArmFailure, CheckResult
+from experiments.parity_records import CheckResult
+from experiments.records import ArmFailure
 from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Outputs, Task, TaskKind, TaskResult
 from experiments.values import Scalar

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec
 from experiments.values import digest_of
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.parity.bench import Arms, Bench
 from experiments.parity.results import empty, failed, reference_fault
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs
 from experiments.values import digest_of
 from levers.policy import ParityClass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from experiments.parity import op
 from experiments.parity.bench import Bench
 from experiments.parity.results import empty, failed, not_run
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Task
 from levers.base import OpCase
 

@@ -19,7 +19,7 @@ from experiments.parity.bounds import NORM_RATIO
 from experiments.parity.determinism import nonfinite
 from experiments.parity.gradients import Verdict
 from experiments.parity.results import empty, failed, not_run, reference_fault
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs
 from experiments.values import Scalar, digest_of
 from levers.policy import ParityClass

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.parity.bench import BYTE_EXACT_REPEATS, Bench
 from experiments.parity.results import empty, not_run
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Task
 from experiments.values import Scalar, digest_of
 from levers import catalog

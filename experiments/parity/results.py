@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from levers.policy import ParityClass
 
 

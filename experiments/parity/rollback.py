@@ -11,7 +11,7 @@ from __future__ import annotations
 from experiments.parity.bench import Bench
 from experiments.parity.determinism import changing
 from experiments.parity.results import empty
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.spec import LeverSetting
 from experiments.tasks import Outputs
 from experiments.values import digest_of

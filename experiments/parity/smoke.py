@@ -6,7 +6,7 @@ import math
 
 from experiments.parity.bench import Bench
 from experiments.parity.results import empty, failed
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Measurement
 
 NAME = "smoke"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from experiments.parity import determinism, loss, tokens
 from experiments.parity.bench import Bench
 from experiments.parity.results import not_run
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.values import digest_of
 from levers.policy import ParityClass
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from experiments.parity.bench import Arms, Bench, concurrencies
 from experiments.parity.results import empty, failed, not_run, reference_fault
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs, Stream
 from experiments.values import Scalar, digest_of
 from levers.policy import GatingPolicy, ParityClass

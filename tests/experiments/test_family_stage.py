@@ -14,7 +14,8 @@ from experiments.executor import Execution
 from experiments.family_outcome import lines, record_of, winners_request
 from experiments.family_rules import looks_of_family
 from experiments.family_stage import Member, Stage
-from experiments.records import ParityReport, Witness
+from experiments.parity_records import ParityReport
+from experiments.records import Witness
 from experiments.requests import AbRequest, SilentListener
 from experiments.run_record import RunRecord
 from experiments.server_process import ServerDied

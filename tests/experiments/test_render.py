@@ -9,7 +9,7 @@ from rich.console import Console
 from support import records_factory as factory
 
 from experiments import render
-from experiments.records import CheckResult, ParityReport
+from experiments.parity_records import CheckResult, ParityReport
 from experiments.render_tables import print_history, print_levers
 from experiments.render_terminal import print_verdict
 from experiments.requests import HistoryRow, LeverRow, Standing

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments import compilations, global_state, worker
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.tasks import Task, TaskResult
 from experiments.worker import Stage, execute, kind_of
 from levers.base import Site

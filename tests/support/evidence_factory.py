@@ -8,18 +8,8 @@ from typing import Any
 from scipy.special import stdtrit
 
 from experiments.decide_evidence import Evidence
-from experiments.records import (
-    Arm,
-    AxisState,
-    CheckResult,
-    Effect,
-    Look,
-    LostPair,
-    ParityReport,
-    Sample,
-    StateName,
-    Witness,
-)
+from experiments.parity_records import CheckResult, ParityReport
+from experiments.records import Arm, AxisState, Effect, Look, LostPair, Sample, StateName, Witness
 from levers.policy import Axis, GatingPolicy, Guard, ParityClass
 
 GUARD = "decode/itl_ms/p95"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Gradient, Measurement, Outputs, Stream, Task, TaskResult
 from experiments.values import Scalar

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import (
     ArmFailure,
     AxisState,
-    CheckResult,
     Decision,
     Effect,
     Environment,
     Look,
     LostPair,
     Outcome,
-    ParityReport,
     Sample,
     Timing,
     Witness,

@@ -9,7 +9,8 @@ import pytest
 from experiments.parity.battery import CHECKS, run_battery
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import failed
-from experiments.records import ArmFailure, CheckResult, ParityReport
+from experiments.parity_records import CheckResult, ParityReport
+from experiments.records import ArmFailure
 from experiments.spec import AbSpec
 from experiments.tasks import Task, TaskResult
 from levers.policy import ParityClass, Tolerance

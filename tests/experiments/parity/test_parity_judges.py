@@ -17,7 +17,7 @@ from experiments.parity import (
     tokens,
 )
 from experiments.parity.bench import Bench, Limits, ProcessFailed
-from experiments.records import CheckResult
+from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Measurement, Outputs, Task, TaskResult
 from levers.policy import ParityClass
