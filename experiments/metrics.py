@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import betainc
 
 SAMPLES_FOR_P95 = 20
 """One value in 20 lies above p95: with fewer there is none to estimate it from."""
@@ -58,7 +59,10 @@ def tokens_per_second(tokens: int, seconds: float) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """A percentile by linear interpolation between order statistics.
+    """A percentile by the Harrell-Davis estimator: a weighted mean of all order statistics.
+
+    Its sampling error in a tail is smaller than that of one or two order statistics (Harrell and
+    Davis, Biometrika 69, 1982): what a guard on a p95 needs between short runs.
 
     Raises:
         ValueError: no values, a percentage outside 0..100, or fewer samples than a tail needs
@@ -71,7 +75,13 @@ def percentile(values: Sequence[float], percent: float) -> float:
     needed = _samples_for(percent)
     if len(values) < needed:
         raise ValueError(f"p{percent:g} needs {needed} samples; there are {len(values)}")
-    return float(np.percentile(np.asarray(values, dtype=np.float64), percent))
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    share, count = percent / 100, len(ordered)
+    if share in (0.0, 1.0):
+        return float(ordered[0 if share == 0.0 else -1])
+    edges = np.arange(count + 1) / count
+    weights = np.diff(betainc((count + 1) * share, (count + 1) * (1 - share), edges))
+    return float(np.clip(weights @ ordered, ordered[0], ordered[-1]))
 
 
 def tail(values: Sequence[float], percent: float) -> tuple[str, float]:

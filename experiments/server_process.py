@@ -57,8 +57,9 @@ class ServerProcess:
                 start_new_session=True,
                 bufsize=0,
             )
-        if cores:
-            os.sched_setaffinity(self._process.pid, cores)
+        self._cores = cores
+        if cores and frozen.measured_core is not None:
+            os.sched_setaffinity(self._process.pid, (frozen.measured_core, *cores))
 
     @property
     def pid(self) -> int:
@@ -71,13 +72,15 @@ class ServerProcess:
         return self._ready is not None and self._process.poll() is not None
 
     def wait_ready(self) -> Ready:
-        """Wait until the modules are loaded.
+        """Wait until the modules are loaded, on all cores: nothing is measured meanwhile.
 
         Raises:
             ServerDied: it ended, or took longer than :data:`START_LIMIT_S`.
         """
         if self._ready is None:
             self._ready = Ready(**self._line(START_LIMIT_S))
+            if self._cores:
+                os.sched_setaffinity(self._process.pid, self._cores)
         return self._ready
 
     def ask(self, request: Request, limit_s: float) -> Ending:

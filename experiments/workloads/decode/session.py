@@ -24,7 +24,7 @@ from levers.base import Site
 from levers.errors import BadParameter
 from levers.kernels.split_heuristic import upstream_splits
 
-PREFILLS_A_TURN = 3
+PREFILLS_A_TURN = 5
 """Timed prefills between two turns: the tail of so short a request needs fine turns."""
 EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass."""
