@@ -17,6 +17,7 @@ from levers import catalog
 from levers.source import source_digest
 
 VERSIONS = dict(factory.environment().versions)
+KINDS_HERE = (factory.environment().device_kind,)
 MIRRORED = SyncReport(mirrored=("a",))
 
 
@@ -27,6 +28,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(environment, "versions", lambda: VERSIONS)
     monkeypatch.setattr(environment, "driver_now", lambda: "")
+    monkeypatch.setattr(environment, "device_kinds", lambda: KINDS_HERE)
     return tmp_path
 
 
@@ -252,7 +254,10 @@ def test_a_gpus_driver_makes_no_cpu_verdict_stale_and_a_gpu_one_only_where_it_ch
     store.save(run("cpu", 1))
     gpu = factory.environment(device_kind="H200", versions={**VERSIONS, "driver": "580.1"})
     store.save(run("gpu", 2, factory.default_on().model_copy(update={"environment": gpu})))
-    assert "driver 580.1 -> absent" in said(capsys, "show", "gpu")
+    assert "STALE" not in said(capsys, "show", "gpu"), "no such device is here to compare with"
+    monkeypatch.setattr(environment, "device_kinds", lambda: (*KINDS_HERE, "H200"))
+    monkeypatch.setattr(environment, "driver_now", lambda: "580.2")
+    assert "driver 580.1 -> 580.2" in said(capsys, "show", "gpu")
     monkeypatch.setattr(environment, "driver_now", lambda: "580.1")
     assert "STALE" not in said(capsys, "show", "gpu")
     assert "STALE" not in said(capsys, "show", "cpu")
