@@ -5,6 +5,7 @@ Starts at once: neither torch nor mlflow, scipy, pydantic or sqlalchemy is impor
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # this is the process itself: being ended is being interrupted
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        _stand()
         return _invoke(words)
     except LevergateError as error:
         code = Exit.USAGE if isinstance(error, UsageError) else Exit.INTERNAL
@@ -81,6 +83,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unexpected(words, error)
 
 
+def _stand() -> None:
+    """Refuse to start in a folder that is gone, where no relative path means anything.
+
+    Raises:
+        UsageError: it is gone.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError("the current folder is gone", cure="go to one that is there") from error
+
+
 def _invoke(words: list[str]) -> int:
     """Parse and run one command; its errors are left to the caller, typer handles none."""
     group = typer.main.get_command(app)
@@ -97,6 +111,8 @@ def _unexpected(words: Sequence[str], error: Exception) -> int:
     if explain is not None:
         cure = "see levergate --help" if explain() else ""
         return _report(words, Exit.USAGE, "UsageError", explain().rstrip("."), cure)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return _report(words, Exit.INTERNAL, "DiskFull", str(error), "free space and try again")
     message = f"internal error: {type(error).__name__}: {error}"
     return _report(words, Exit.INTERNAL, "InternalError", message, f"its log is {_log(words)}")
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from experiments import environment, extension, locks, now, preflight, prepare
+from experiments import environment, extension, locks, now, preflight, prepare, spool_reader
 from experiments.environment import Device
 from experiments.frozen import FrozenEnvironment, frozen_environment
 from experiments.home import Home
@@ -27,7 +27,7 @@ from experiments.telemetry import Sampler, probe_for
 from experiments.values import digest_of
 from experiments.workloads.base import Workload
 from levers import catalog
-from levers.errors import BadParameter, BrokenLever, UnknownName
+from levers.errors import BadParameter, BrokenLever, UnknownName, UsageError
 
 LEAST_TIME_LIMIT_S = 120.0
 """No process is called hung before this: a first compilation takes a minute."""
@@ -149,7 +149,17 @@ def head_of(comparison: Comparison, here: Environment) -> RunRecord:
 
 
 def _to_resume(request: AbRequest, home: Home) -> str:
-    """The run to go on with: the named one, or its extension where more pairs are asked for."""
+    """The run to go on with: the named one, or its extension where more pairs are asked for.
+
+    Raises:
+        UsageError: the run is of another lever.
+    """
+    record = spool_reader.load(home.runs, str(request.resume)).record
+    if (of := record.spec.lever) != request.lever:
+        raise UsageError(
+            f"run {record.run_id} is of {of}, not of {request.lever}",
+            cure=f"levergate ab {of} --resume {record.run_id}",
+        )
     if extension.wanted(request, home.runs):
         return extension.extend(request, home.runs, datetime.now(UTC))
     return str(request.resume)

@@ -17,7 +17,7 @@ from experiments.files import write_atomically
 from experiments.home import make_folder
 from experiments.run_record import RunRecord
 from experiments.values import SCHEMA_VERSION, problem_of
-from levers.errors import StoreError
+from levers.errors import BadParameter, StoreError
 
 if TYPE_CHECKING:
     from experiments.registry import Registry, Saved
@@ -67,7 +67,8 @@ def read_bundle(path: Path) -> RunRecord:
     """The run in a bundle.
 
     Raises:
-        StoreError: no such file, damaged, edited, or from a newer version; names the cure.
+        BadParameter: there is no such file.
+        StoreError: it is damaged, edited, or from a newer version; names the cure.
     """
     bundle = _parsed(path)
     version = bundle.get("schema_version")
@@ -107,7 +108,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         bundle = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise StoreError(
+        raise BadParameter(
             f"cannot read the bundle {path}: {error.strerror}", cure="check the path"
         ) from error
     except ValueError as error:

@@ -26,7 +26,7 @@ def write_atomically(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
         raise StoreError(
             f"cannot write {path}: {error.strerror}",
-            cure="free space or make the folder writable, then go on with --resume",
+            cure="free space or make the folder writable, then try again (a run: with --resume)",
         ) from error
 
 

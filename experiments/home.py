@@ -68,6 +68,15 @@ class Home:
             make_folder(folder)
         return self
 
+    def to_read(self) -> Home:
+        """Make what is missing, unless there is a registry in a folder that is read-only.
+
+        Raises:
+            StoreError: there is nothing to read, and the home cannot be made.
+        """
+        read_only = self.registry.is_file() and not os.access(self.root, os.W_OK)
+        return self if read_only else self.make()
+
 
 def make_folder(folder: Path) -> Path:
     """Make a folder and those above it.

@@ -44,9 +44,10 @@ TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
 """Where the mirror lies, if not in the home; as MLflow's own clients read it."""
 
 
-def home() -> Home:
-    """The home of this process, made if it is not there."""
-    return homes.find(os.environ, Path.cwd()).make()
+def home(*, reading: bool = False) -> Home:
+    """The home of this process, made if it is not there; one to read may be read-only."""
+    found = homes.find(os.environ, Path.cwd())
+    return found.to_read() if reading else found.make()
 
 
 @contextlib.contextmanager
@@ -97,7 +98,7 @@ def show(run: str) -> RunRecord:
     Raises:
         UnknownName: there is no such run.
     """
-    where = home()
+    where = home(reading=True)
     with _registry(where) as registry:
         try:
             return registry.load(run)
@@ -110,7 +111,7 @@ def show(run: str) -> RunRecord:
 
 def standing(run_id: str) -> Standing:
     """What must be shown beside a verdict: confirmed, stale, unbound, invalidated, overridden."""
-    with _registry(home()) as registry:
+    with _registry(home(reading=True)) as registry:
         try:
             return registry.standing(run_id, _current(registry))
         except UnknownName:
@@ -125,9 +126,13 @@ def report_html(record: RunRecord, beside: Standing) -> str:
 
 
 def history(lever: str | None) -> tuple[HistoryRow, ...]:
-    """The stored runs of a lever, newest first; a name that was never stored must be a lever's."""
-    with _registry(home()) as registry:
+    """The runs of a lever, newest first; a name that was never stored must be a lever's."""
+    from experiments import unfinished
+
+    where = home(reading=True)
+    with _registry(where) as registry:
         rows = registry.history(lever, current=_current(registry))
+    rows = unfinished.added(rows, where.runs, lever)
     if lever is not None and not rows:
         from levers import catalog
 
@@ -139,7 +144,7 @@ def listing() -> tuple[LeverRow, ...]:
     """All levers of the catalog with their default states; broken ones with the reason."""
     from levers import catalog
 
-    with _registry(home()) as registry:
+    with _registry(home(reading=True)) as registry:
         states = registry.default_states(current=_current(registry))
     rows = []
     for found in catalog.listed():
@@ -148,16 +153,10 @@ def listing() -> tuple[LeverRow, ...]:
             continue
         lever = found.lever
         mine = [state for state in states if state.scope.lever == lever.name]
-        row = LeverRow(
-            lever.name,
-            lever.summary,
-            lever.settings.describe(),
-            lever.workloads,
-            lever.env,
-            states=tuple((str(state.scope), state.label) for state in mine),
-            notes=tuple(f"{state.scope}: {note}" for state in mine for note in state.remarks),
-        )
-        rows.append(row)
+        said = (lever.summary, lever.settings.describe(), lever.workloads, lever.env)
+        states_of = tuple((str(state.scope), state.label) for state in mine)
+        notes = tuple(f"{state.scope}: {note}" for state in mine for note in state.remarks)
+        rows.append(LeverRow(lever.name, *said, states=states_of, notes=notes))
     return tuple(rows)
 
 

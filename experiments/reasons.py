@@ -97,7 +97,7 @@ REASON_TEXTS: dict[str, Reason] = {
     ),
     "budget-spent": Reason(
         "The time budget ended before a verdict was reached.",
-        "Raise --budget, or resume the run with a larger one.",
+        "Run again with a larger --budget.",
     ),
     "too-little-recorded": Reason(
         "The record holds too little to decide from.",

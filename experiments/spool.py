@@ -25,7 +25,7 @@ from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import ArmFailure, Look, LostPair, RunStatus, Sample, Timing, Witness
 from experiments.run_record import RunRecord
 from experiments.spool_reader import HEAD, JOURNAL, VERDICT, Loaded, find, load, read_head, scan
-from levers.errors import StoreError
+from levers.errors import StoreError, UsageError
 
 
 def new_run_id(now: datetime, digits: str | None = None) -> str:
@@ -70,15 +70,16 @@ class Spool:
 
         Raises:
             UnknownName: there is no such run.
-            StoreError: another process writes to it, it is decided, or it is damaged.
+            UsageError: it is decided, or the beginning of an id fits several.
+            StoreError: another process writes to it, or it is damaged.
         """
         folder = find(runs, run_id)
         lock = _writer_lock(folder)
         try:
             loaded = load(runs, run_id)
             if loaded.record.status == "decided":
-                raise StoreError(
-                    f"run {run_id} is decided", cure="start a new run to measure again"
+                raise UsageError(
+                    f"run {folder.name} is decided", cure="start a new run to measure again"
                 )
             size, contents = scan(folder / JOURNAL)
             os.truncate(folder / JOURNAL, size)

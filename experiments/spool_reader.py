@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from experiments.journal import Contents, Entry, assemble
 from experiments.records import RunStatus
 from experiments.run_record import RunRecord
-from levers.errors import StoreError, UnknownName
+from levers.errors import StoreError, UnknownName, UsageError
 
 HEAD, JOURNAL, VERDICT = "spec.json", "journal.jsonl", "verdict.json"
 
@@ -27,16 +27,27 @@ class Loaded:
 
 
 def find(runs: Path, run_id: str) -> Path:
-    """The folder of a run.
+    """The folder of a run, by its id or an unambiguous beginning of it.
 
     Raises:
         UnknownName: there is none; the message suggests the closest.
+        UsageError: the beginning fits several.
     """
-    folder = runs / run_id
-    if run_id and (folder / HEAD).is_file():
-        return folder
-    known = [path.parent.name for path in runs.glob(f"*/{HEAD}")]
+    known = run_ids(runs)
+    fits = [name for name in known if run_id and name.startswith(run_id)]
+    if run_id in fits or len(fits) == 1:
+        return runs / (run_id if run_id in fits else fits[0])
+    if fits:
+        raise UsageError(
+            f"run {run_id!r} fits {len(fits)} runs", cure=f"give more: {', '.join(fits[-8:])}"
+        )
     raise UnknownName("run", run_id, known)
+
+
+def run_ids(runs: Path) -> list[str]:
+    """The ids of the runs on disk, oldest first; a hidden folder is one that is being written."""
+    found = (path.parent.name for path in runs.glob(f"*/{HEAD}"))
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def load(runs: Path, run_id: str) -> Loaded:

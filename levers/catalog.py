@@ -56,7 +56,7 @@ def get(name: str) -> Lever:
 
     Raises:
         UnknownName: there is none; the message suggests the closest.
-        BrokenLever: it did not import or is not acceptable; carries the traceback.
+        BrokenLever: it did not import or is not acceptable; its traceback is in :func:`listed`.
     """
     sources = tuple(_sources())
     named = [source for source in sources if source.name == name]
@@ -74,9 +74,10 @@ def _usable(entries: tuple[Entry, ...]) -> Lever:
     for entry in entries:
         if entry.lever is not None:
             return entry.lever
+    why = entries[0].broken.strip().splitlines()[-1]
     raise BrokenLever(
-        f"lever {entries[0].name!r} of {entries[0].origin} is broken: {entries[0].broken}",
-        cure="repair it or remove it from where it comes from",
+        f"lever {entries[0].name!r} of {entries[0].origin} is broken: {why}",
+        cure="repair it or remove it; levergate list shows all of the error",
     )
 
 

@@ -61,7 +61,7 @@ class NotRestored(LevergateError):
 
 
 class BrokenLever(LevergateError):
-    """A plugin that did not import was asked for; carries its traceback."""
+    """A plugin that did not import was asked for; says what its last words were."""
 
 
 class StoreError(LevergateError):

@@ -60,6 +60,7 @@ EXITS = {
     "unknown": 2,
     "bug": 1,
     "interrupt": 130,
+    "full": 1,
 }
 
 
@@ -148,7 +149,7 @@ def test_a_mistake_in_the_request_is_one_line_with_its_cure(planned, capsys, wor
     assert out == ""
 
 
-@pytest.mark.parametrize("name", ["unknown", "store", "not-restored", "bug", "interrupt"])
+@pytest.mark.parametrize("name", ["unknown", "store", "not-restored", "bug", "interrupt", "full"])
 def test_a_mistake_is_one_line_and_never_a_traceback(planned, capsys, name):
     planned(name)
     cli.main(["ab", "x"])
@@ -288,9 +289,17 @@ def test_progress_is_on_stderr_and_the_verdict_alone_on_stdout(tmp_path):
     assert "\x1b[" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["pipe", "default_on"])
-def test_a_reader_that_leaves_early_is_no_error(tmp_path, name):
-    command = f"{sys.executable} -m support.planned_pipeline {name} show x --json | true"
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("pipe", "show x --json | true", 0),
+        ("default_on", "show x --json | true", 0),
+        ("default_on", "show x | true", 0),
+        ("inconclusive", "ab x 2>&1 >/dev/null | true", 3),
+    ],
+)
+def test_a_reader_that_leaves_early_is_no_error(tmp_path, name, words, code):
+    command = f"{sys.executable} -m support.planned_pipeline {name} {words}"
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
@@ -300,7 +309,22 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path, name):
         check=False,
         env={**os.environ, "PYTHONPATH": path, "LEVERGATE_HOME": str(tmp_path)},
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone} && rmdir {gone} && {sys.executable} {ROOT / 'cli.py'} list"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    said = "levergate: the current folder is gone; go to one that is there\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_export_says_which_file_it_wrote(planned, capsys, tmp_path):
+    planned("default_on")
+    assert cli.main(["export", RUN, str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path / RUN}.levergate.json\n"
 
 
 def test_a_run_that_is_ended_from_outside_counts_as_interrupted(tmp_path):

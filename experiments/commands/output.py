@@ -35,7 +35,16 @@ def stderr() -> Console:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False)
+    class Piped(Console):
+        """Where rich would end the process with 1, once the reader has gone."""
+
+        def on_broken_pipe(self) -> None:
+            if not self.stderr:
+                raise BrokenPipeError
+            # Nobody reads the progress any more; the measurement goes on.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+    console = Piped(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
     return console

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 def export(
     run: Run,
-    file: Annotated[Path, typer.Argument(help="Where the evidence bundle is written.")],
+    file: Annotated[Path, typer.Argument(help="The bundle, or a folder for it.")],
     as_json: AsJson = False,
 ) -> int:
     """Write a run with all its evidence to one file."""
     from experiments import pipeline
 
-    pipeline.export(run, file)
+    written = pipeline.export(run, file)
     if as_json:
-        output.print_json("export", run=run, file=str(file))
+        output.print_json("export", run=run, file=str(written))
     else:
-        typer.echo(f"wrote {file}")
+        typer.echo(f"wrote {written}")
     return 0
 
 

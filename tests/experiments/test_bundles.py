@@ -8,7 +8,7 @@ from support import records_factory as factory
 
 from experiments import bundles
 from experiments.registry import Registry
-from levers.errors import StoreError
+from levers.errors import StoreError, UsageError
 
 
 @pytest.mark.parametrize("name", factory.ALL)
@@ -84,7 +84,7 @@ def test_a_bundle_of_a_newer_version_is_named_with_the_cure(tmp_path: Path) -> N
 
 
 def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"cannot read the bundle .*none\.json"):
+    with pytest.raises(UsageError, match=r"cannot read the bundle .*none\.json.*; check the path"):
         bundles.read_bundle(tmp_path / "none.json")
 
 

@@ -55,3 +55,16 @@ def test_a_read_only_home_is_an_error_that_names_the_cure(tmp_path: Path) -> Non
     tmp_path.chmod(0o500)
     with pytest.raises(StoreError, match="LEVERGATE_HOME"):
         home.make_folder(tmp_path / "home")
+
+
+def test_a_read_only_home_with_a_registry_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = home.find({"LEVERGATE_HOME": str(tmp_path), "LEVERGATE_LOCKS": str(tmp_path)}, tmp_path)
+    monkeypatch.setattr(home.os, "access", lambda *_: False)
+    with pytest.raises(StoreError, match="cannot be written to"):
+        found.to_read()
+    found.registry.touch()
+    assert found.to_read() == found
+    with pytest.raises(StoreError, match="cannot be written to"):
+        found.make()

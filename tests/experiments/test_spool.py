@@ -12,7 +12,7 @@ from experiments import files, spool
 from experiments.records import ArmFailure, LostPair, Sample, Timing, Witness
 from experiments.run_record import RunRecord
 from experiments.spool_reader import load
-from levers.errors import StoreError, UnknownName
+from levers.errors import StoreError, UnknownName, UsageError
 from levers.policy import Axis
 from tests.support import records_factory
 
@@ -127,6 +127,17 @@ def test_a_run_that_is_not_there_suggests_the_closest(tmp_path: Path) -> None:
         load(tmp_path, "20260101T000000-abcdee")
 
 
+def test_a_run_is_found_by_a_beginning_that_fits_no_other(tmp_path: Path) -> None:
+    for run_id in ("20260101T000000-abcdef", "20260101T000000-abc", "20260102T000000-abc"):
+        spool.Spool.create(tmp_path, head(run_id)).close()
+    assert load(tmp_path, "20260102").record.run_id == "20260102T000000-abc"
+    assert load(tmp_path, "20260101T000000-abc").record.run_id == "20260101T000000-abc"
+    with pytest.raises(UsageError, match="'20260101' fits 2 runs; give more: 20260101T000000-abc"):
+        load(tmp_path, "20260101")
+    with pytest.raises(UnknownName):
+        load(tmp_path, "")
+
+
 def test_a_full_disk_names_the_cure_and_keeps_what_was_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +195,7 @@ def test_a_decided_run_is_read_from_its_verdict_and_not_resumed(tmp_path: Path) 
     with run:
         run.finish(decided)
     assert load(tmp_path, decided.run_id).record == decided
-    with pytest.raises(StoreError, match="is decided"):
+    with pytest.raises(UsageError, match="is decided; start a new run"):
         spool.Spool.resume(tmp_path, decided.run_id)
 
 

@@ -6,6 +6,7 @@ with each run being the record ``NAME`` of the factory (or what a name of ``MIST
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ MISTAKES: dict[str, BaseException] = {
     "bug": RuntimeError("a bug\nwith two lines"),
     "interrupt": KeyboardInterrupt(),
     "pipe": BrokenPipeError(),
+    "full": OSError(errno.ENOSPC, "No space left on device"),
 }
 
 
@@ -112,8 +114,10 @@ class PlannedPipeline(types.ModuleType):
         other = records_factory.terminal().decision
         return stored, (other if self.planned == "regression" else stored)
 
-    def export(self, run: str, path: Path) -> None:
-        path.write_text(self._record().model_dump_json())
+    def export(self, run: str, path: Path) -> Path:
+        written = path / f"{run}.levergate.json" if path.is_dir() else path
+        written.write_text(self._record().model_dump_json())
+        return written
 
     def import_bundles(self, paths: list[Path]) -> tuple[ImportRow, ...]:
         return tuple(ImportRow(str(path), "20260304T100000Z-5d3c", True) for path in paths)
