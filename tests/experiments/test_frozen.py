@@ -38,6 +38,13 @@ def test_switches_of_the_users_shell_are_removed_and_recorded() -> None:
     assert frozen.variables["TRITON_PTXAS_PATH"] == "/opt/ptxas"
 
 
+def test_what_keeps_nvlink_multicast_off_is_never_dropped() -> None:
+    off = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    frozen = runs.frozen(runs.spec(), environ={**SHELL, **off, "NCCL_DEBUG": "INFO"})
+    assert off.items() <= frozen.variables.items()
+    assert "NCCL_DEBUG" not in frozen.variables
+
+
 def test_each_arms_switch_is_recorded_as_resolved() -> None:
     frozen = runs.frozen(runs.spec(), environ=SHELL)
     assert frozen.arms["ref"]["LEVER_PLANTED_SAME"] == "off"
