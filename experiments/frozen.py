@@ -33,8 +33,8 @@ KEPT = re.compile(
     r"(CUDA_HOME|CUDA_PATH|TORCH_HOME|TRITON_(PTXAS|CUOBJDUMP|NVDISASM|LIBCUDA)_PATH"
     r"|NCCL_NVLS_ENABLE|TORCH_SYMM_MEM_DISABLE_MULTICAST|NVSHMEM_DISABLE_NVLS)$"
 )
-"""Those that only say where a tool or a cache of downloads lies, and those that keep NVLink multicast
-off where a host needs that: dropping them would switch it on."""
+"""Those that only say where a tool or a cache of downloads lies; and those that keep NVLink
+multicast off where a host needs that: dropping them would switch it on."""
 
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|KEY|URI|URL", re.IGNORECASE)
 """Variables whose values never reach a record."""
