@@ -51,7 +51,12 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
         else _resume(_to_resume(request, home), home, listener)
     )
     with spool, interruptible():
-        return _decide(comparison, spool, home, listener)
+        try:
+            return _decide(comparison, spool, home, listener)
+        except KeyboardInterrupt as stopped:
+            run_id = spool.folder.name
+            said = f"run {run_id} was interrupted; go on with --resume {run_id}"
+            raise KeyboardInterrupt(said) from stopped
 
 
 def _begin(
@@ -258,5 +263,4 @@ def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -
             listener=listener,
         )
         if sitting.go() == "interrupted":
-            run_id = spool.record().run_id
-            raise KeyboardInterrupt(f"run {run_id} was interrupted; go on with --resume {run_id}")
+            raise KeyboardInterrupt

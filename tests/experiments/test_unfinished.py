@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from experiments import ab_run, home, unfinished
-from experiments.requests import AbRequest, HistoryRow
+from experiments.registry import Registry
+from experiments.requests import AbRequest, HistoryRow, SilentListener
 from experiments.spool import Spool
 from experiments.spool_reader import HEAD, JOURNAL
 from levers.errors import UsageError
@@ -60,3 +61,18 @@ def test_a_run_of_another_lever_is_not_resumed(tmp_path: Path) -> None:
         ab_run._to_resume(request, where)
     own = replace(request, lever="fa2_nsplits_cap")
     assert ab_run._to_resume(own, where) == "20260301"
+
+
+def test_a_run_that_is_interrupted_before_its_first_sample_names_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    where = home.find({"LEVERGATE_HOME": str(tmp_path)}, tmp_path)
+    spool = begun(where.runs, "20260301T000000-a", "2026-03-01")
+    monkeypatch.setattr(ab_run, "_begin", lambda *_: (None, spool))
+    monkeypatch.setattr(ab_run, "_decide", interrupted)
+    said = "run 20260301T000000-a was interrupted; go on with --resume 20260301T000000-a"
+    with Registry.open(where.registry) as registry, pytest.raises(KeyboardInterrupt, match=said):
+        ab_run.run(AbRequest(lever="x"), where, registry, SilentListener())
