@@ -48,10 +48,17 @@ def get(name: str) -> Workload:
 
     Raises:
         UnknownName: there is none; the message suggests the closest.
+        BadParameter: its module does not import, or lacks the attribute.
     """
     targets = known()
     if name not in targets:
         raise UnknownName("workload", name, targets)
     module, attribute = targets[name].split(":")
-    workload: Workload = getattr(importlib.import_module(module), attribute)
+    try:
+        workload: Workload = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BadParameter(
+            f"workload {name!r} cannot be loaded from {targets[name]}: {error}",
+            cure=f"correct its entry point or ${VARIABLE}",
+        ) from error
     return workload
