@@ -26,6 +26,9 @@ from levers.kernels.split_heuristic import upstream_splits
 
 PREFILLS_A_TURN = 5
 """Timed prefills between two turns: the tail of so short a request needs fine turns."""
+WARM_REQUESTS = 4
+"""Untimed requests of the timed length: on CUDA the second of a new length still took 60 ms, the
+fifth 11 (kernels are loaded and memory is found for the new shapes)."""
 EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass."""
 DIGEST_STEPS = 4
@@ -111,6 +114,8 @@ class DecodeSession:
             self._starts.append((self._engine.prefill(slot, prompt), len(prompt)))
         for count in self._counts:
             self._decode(count, 3)
+        for slot, prompt in self._requests(1)[0][:WARM_REQUESTS]:
+            self._engine.prefill(slot, prompt)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 

@@ -1,8 +1,7 @@
 """The packed layout: where each sample's rows lie. Built once for a batch, on the host.
 
-Upstream rebuilds ``cu_seqlens`` on the CPU and copies it to the device at every attention call (60
-times a forward); here the batch carries it. That is a lever of its own, and no part of the
-reference.
+It carries ``cu_seqlens``, though the original path rebuilds them on the CPU and copies them to the
+device at every attention call (60 times a forward), as upstream does: keeping them is a lever.
 """
 
 from __future__ import annotations

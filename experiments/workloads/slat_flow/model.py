@@ -18,7 +18,6 @@ from experiments.workloads.slat_flow.layout import PackedLayout
 from experiments.workloads.slat_flow.precision import Precision
 from experiments.workloads.slat_flow.sites import Sites
 
-AFFINE_NORM_EPS = 1e-6
 FINAL_NORM_EPS = 1e-5
 TIME_DIM = 256
 TIME_PERIOD = 10000.0
@@ -36,6 +35,20 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """In the stream's dtype."""
         return self.precision.linear(x, self.weight, self.bias)
+
+
+class BlockLinear(Linear):
+    """A Linear of a block, which goes through the site of the Linears."""
+
+    def __init__(
+        self, inputs: int, outputs: int, precision: Precision, sites: Sites, gain: float = 1.0
+    ) -> None:
+        super().__init__(inputs, outputs, precision, gain)
+        self.sites = sites
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In the stream's dtype."""
+        return self.sites.linear(x, self.weight, self.bias)
 
 
 class TimeEmbedding(nn.Module):
@@ -64,10 +77,10 @@ class SelfAttention(nn.Module):
     def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.heads, self.sites = config.channels, config.heads, sites
-        self.to_qkv = Linear(c, 3 * c, precision)
+        self.to_qkv = BlockLinear(c, 3 * c, precision, sites)
         self.q_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
-        self.to_out = Linear(c, c, precision, gain=(2 * config.depth) ** -0.5)
+        self.to_out = BlockLinear(c, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
     def forward(self, h_NC: Tensor, layout: PackedLayout, phases_NP: Tensor) -> Tensor:
         """``[N, C]``."""
@@ -83,11 +96,11 @@ class CrossAttention(nn.Module):
     def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.heads, self.sites = config.channels, config.heads, sites
-        self.to_q = Linear(c, c, precision)
-        self.to_kv = Linear(config.cond_channels, 2 * c, precision)
+        self.to_q = BlockLinear(c, c, precision, sites)
+        self.to_kv = BlockLinear(config.cond_channels, 2 * c, precision, sites)
         self.q_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
-        self.to_out = Linear(c, c, precision, gain=(2 * config.depth) ** -0.5)
+        self.to_out = BlockLinear(c, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
     def forward(
         self, h_NC: Tensor, layout: PackedLayout, cond: Tensor, cond_layout: PackedLayout
@@ -108,14 +121,14 @@ class Block(nn.Module):
 
     def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
-        c, self.sites, self.precision = config.channels, sites, precision
+        c, self.sites = config.channels, sites
         self.modulation = nn.Parameter(torch.randn(6 * c) / math.sqrt(c))
         self.self_attention = SelfAttention(config, sites, precision)
         self.norm_weight = nn.Parameter(torch.ones(c))
         self.norm_bias = nn.Parameter(torch.zeros(c))
         self.cross_attention = CrossAttention(config, sites, precision)
-        self.up = Linear(c, config.mlp, precision)
-        self.down = Linear(config.mlp, c, precision, gain=(2 * config.depth) ** -0.5)
+        self.up = BlockLinear(c, config.mlp, precision, sites)
+        self.down = BlockLinear(config.mlp, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
     def forward(
         self,
@@ -132,13 +145,10 @@ class Block(nn.Module):
         h = self.sites.modulate(x, shift1, scale1, layout)
         h = self.self_attention(h, layout, phases)
         x = self.sites.gate_residual(x, h, gate1, layout)
-        wide = x.to(self.precision.norm)
-        h = F.layer_norm(
-            wide, wide.shape[-1:], self.norm_weight, self.norm_bias, eps=AFFINE_NORM_EPS
-        )
+        h = self.sites.affine_norm(x, self.norm_weight, self.norm_bias)
         x = x + self.cross_attention(h, layout, cond, cond_layout)
         h = self.sites.modulate(x, shift2, scale2, layout)
-        h = self.down(self.sites.mlp_activation(self.up(h)))
+        h = self.down(self.sites.mlp_hidden(h, self.up.weight, self.up.bias))
         return self.sites.gate_residual(x, h, gate2, layout)
 
 

@@ -9,7 +9,10 @@ MODULATE = "slat_flow.modulate"
 GATE_RESIDUAL = "slat_flow.gate_residual"
 QK_NORM_ROPE = "slat_flow.qk_norm_rope"
 ATTENTION = "slat_flow.attention"
-MLP_ACTIVATION = "slat_flow.mlp_activation"
+MLP_HIDDEN = "slat_flow.mlp_hidden"
+AFFINE_NORM = "slat_flow.affine_norm"
+LINEAR = "slat_flow.linear"
+CU_SEQLENS = "slat_flow.cu_seqlens"
 BLOCK = "slat_flow.block"
 
 SITES = (
@@ -18,7 +21,10 @@ SITES = (
     GATE_RESIDUAL,
     QK_NORM_ROPE,
     ATTENTION,
-    MLP_ACTIVATION,
+    MLP_HIDDEN,
+    AFFINE_NORM,
+    LINEAR,
+    CU_SEQLENS,
     BLOCK,
 )
 

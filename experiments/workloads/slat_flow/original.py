@@ -19,6 +19,7 @@ from experiments.workloads.slat_flow.rope import rotate
 BLOCK_NORM_EPS = 1e-6
 
 Broadcast = Callable[[Tensor, PackedLayout], Tensor]
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def broadcast(mod_BC: Tensor, layout: PackedLayout) -> Tensor:
@@ -107,6 +108,9 @@ class SdpaAttention:
 class VarlenAttention:
     """torch's variable-length flash attention over the packed rows (CUDA, bf16), not causal."""
 
+    def __init__(self, cu_seqlens: Callable[[PackedLayout], Tensor]) -> None:
+        self.cu_seqlens = cu_seqlens
+
     def __call__(
         self,
         q_NHD: Tensor,
@@ -122,8 +126,8 @@ class VarlenAttention:
             q_NHD.contiguous(),
             k_MHD.contiguous(),
             v_MHD.contiguous(),
-            queries.cu_seqlens,
-            keys.cu_seqlens,
+            self.cu_seqlens(queries),
+            self.cu_seqlens(keys),
             queries.longest,
             keys.longest,
         )
@@ -131,6 +135,29 @@ class VarlenAttention:
         return out_NHD
 
 
-def mlp_activation(h_NF: Tensor) -> Tensor:
-    """GELU in its tanh form."""
-    return F.gelu(h_NF, approximate="tanh")
+class MlpHidden:
+    """The MLP's first Linear, then GELU in its tanh form."""
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+
+    def __call__(self, x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor) -> Tensor:
+        """``[N, mlp]`` in the stream's dtype."""
+        return F.gelu(self.linear(x_NC, weight_FC, bias_F), approximate="tanh")
+
+
+class AffineNorm:
+    """LayerNorm over the channels with weight and bias."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.precision = precision
+
+    def __call__(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> Tensor:
+        """In the norm's dtype: the next Linear rounds."""
+        wide = x_NC.to(self.precision.norm)
+        return F.layer_norm(wide, wide.shape[-1:], weight_C, bias_C, eps=BLOCK_NORM_EPS)
+
+
+def cu_seqlens(layout: PackedLayout) -> Tensor:
+    """The row offsets as upstream makes them at every attention call: on the host, then copied."""
+    return torch.tensor(layout.offsets, dtype=torch.int32).to(layout.batch_map.device)

@@ -14,11 +14,14 @@ from torch import Tensor
 from experiments.workloads.slat_flow import original
 from experiments.workloads.slat_flow.layout import PackedLayout
 from experiments.workloads.slat_flow.names import (
+    AFFINE_NORM,
     ATTENTION,
     BLOCK,
     BROADCAST,
+    CU_SEQLENS,
     GATE_RESIDUAL,
-    MLP_ACTIVATION,
+    LINEAR,
+    MLP_HIDDEN,
     MODULATE,
     QK_NORM_ROPE,
 )
@@ -41,7 +44,9 @@ class Sites:
 
     def __init__(self, precision: Precision, attn: str) -> None:
         attention = (
-            original.VarlenAttention() if attn == "varlen" else original.SdpaAttention(precision)
+            original.VarlenAttention(self.cu_seqlens)
+            if attn == "varlen"
+            else original.SdpaAttention(precision)
         )
         launches: dict[str, Any] = {
             BROADCAST: original.broadcast,
@@ -49,7 +54,10 @@ class Sites:
             GATE_RESIDUAL: original.GateResidual(self.broadcast),
             QK_NORM_ROPE: original.QkNormRope(precision),
             ATTENTION: attention,
-            MLP_ACTIVATION: original.mlp_activation,
+            MLP_HIDDEN: original.MlpHidden(self.linear),
+            AFFINE_NORM: original.AffineNorm(precision),
+            LINEAR: precision.linear,
+            CU_SEQLENS: original.cu_seqlens,
             BLOCK: call_block,
         }
         self.by_name = {name: Site(name, launch) for name, launch in launches.items()}
@@ -86,9 +94,25 @@ class Sites:
         """``[N, H, D]``."""
         return self._call(ATTENTION, q_NHD, k_MHD, v_MHD, queries, keys)
 
-    def mlp_activation(self, h_NF: Tensor) -> Tensor:
-        """``[N, mlp]``."""
-        return self._call(MLP_ACTIVATION, h_NF)
+    def cu_seqlens(self, layout: PackedLayout) -> Tensor:
+        """B + 1 row offsets on the device, int32."""
+        site = self.by_name[CU_SEQLENS]
+        found: Tensor = site.launch(layout)
+        for axis in self.watch:
+            site.observe(axis, "kept" if found is layout.cu_seqlens else "rebuilt")
+        return found
+
+    def affine_norm(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> Tensor:
+        """LayerNorm with weight and bias: ``[N, C]``."""
+        return self._call(AFFINE_NORM, x_NC, weight_C, bias_C)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A Linear of a block: ``x @ weight.T + bias``."""
+        return self._call(LINEAR, x, weight, bias)
+
+    def mlp_hidden(self, x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor) -> Tensor:
+        """First Linear and activation of the MLP: ``[N, mlp]``."""
+        return self._call(MLP_HIDDEN, x_NC, weight_FC, bias_F)
 
     def block(self, block: Any, *arguments: Any) -> Tensor:
         """One transformer block."""
