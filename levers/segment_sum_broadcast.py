@@ -32,7 +32,7 @@ from levers.base import OFF, Facts, OpCase, Settings, Site
 from levers.policy import GatingPolicy, Guard, ParityClass
 
 ON = "on"
-SITE = "slat_flow.broadcast"
+SITE = "flow.broadcast"
 
 PEAK_MEMORY_MARGIN = 0.01
 """Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""

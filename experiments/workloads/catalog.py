@@ -12,7 +12,7 @@ from levers.errors import BadParameter, UnknownName
 
 WORKLOADS: dict[str, str] = {
     "decode": "experiments.workloads.decode.workload:DECODE",
-    "slat_flow": "experiments.workloads.slat_flow.workload:SLAT_FLOW",
+    "slat_flow": "experiments.workloads.flow.workload:SLAT_FLOW",
 }
 """``module:ATTRIBUTE`` of each built-in workload."""
 

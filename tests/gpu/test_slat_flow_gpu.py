@@ -9,8 +9,8 @@ import torch
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.slat_flow.session import TrainingSession, open_session
-from experiments.workloads.slat_flow.workload import SLAT_FLOW
+from experiments.workloads.flow.session import TrainingSession, open_session
+from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.base import engaged
 from levers.kernels.segment_sum import segment_sum, segment_sum_truth
 from levers.kernels.segment_sum_cases import LENGTHS, BroadcastCase, CutByOffsets

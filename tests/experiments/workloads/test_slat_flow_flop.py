@@ -6,13 +6,13 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from experiments.workloads.slat_flow.batch import flow_loss, make_batch
-from experiments.workloads.slat_flow.config import SMALL, resolve
-from experiments.workloads.slat_flow.flop import StepFlop, step_flop
-from experiments.workloads.slat_flow.peaks import dense_peak_flop_per_s
-from experiments.workloads.slat_flow.precision import PRECISIONS
-from experiments.workloads.slat_flow.sites import Sites
-from experiments.workloads.slat_flow.step import build_model
+from experiments.workloads.flow.batch import flow_loss, make_batch
+from experiments.workloads.flow.config import SMALL, resolve
+from experiments.workloads.flow.flop import StepFlop, step_flop
+from experiments.workloads.flow.peaks import dense_peak_flop_per_s
+from experiments.workloads.flow.precision import PRECISIONS
+from experiments.workloads.flow.sites import Sites
+from experiments.workloads.flow.step import build_model
 
 SECOND = {"channels": 1536, "mlp": 8192, "cond_channels": 1024, "depth": 30}
 FIRST = {"channels": 1024, "mlp": 4096, "cond_channels": 1024, "depth": 24}

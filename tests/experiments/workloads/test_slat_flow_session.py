@@ -10,17 +10,17 @@ import torch
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.slat_flow.batch import batch_digest, flow_loss, make_batch
-from experiments.workloads.slat_flow.config import SlatConfig, resolve
-from experiments.workloads.slat_flow.layout import PackedLayout
-from experiments.workloads.slat_flow.model import SlatFlow
-from experiments.workloads.slat_flow.names import AXES, BROADCAST, SITES
-from experiments.workloads.slat_flow.precision import PRECISIONS, TRUTH
-from experiments.workloads.slat_flow.rope import phases, rotate
-from experiments.workloads.slat_flow.session import TrainingSession, open_session
-from experiments.workloads.slat_flow.sites import Sites
-from experiments.workloads.slat_flow.step import build_model
-from experiments.workloads.slat_flow.workload import SLAT_FLOW
+from experiments.workloads.flow.batch import batch_digest, flow_loss, make_batch
+from experiments.workloads.flow.config import SlatConfig, resolve
+from experiments.workloads.flow.layout import PackedLayout
+from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.names import AXES, BROADCAST, SITES
+from experiments.workloads.flow.precision import PRECISIONS, TRUTH
+from experiments.workloads.flow.rope import phases, rotate
+from experiments.workloads.flow.session import TrainingSession, open_session
+from experiments.workloads.flow.sites import Sites
+from experiments.workloads.flow.step import build_model
+from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.base import engaged
 from levers.errors import UnknownName
 from levers.segment_sum_broadcast import LEVER

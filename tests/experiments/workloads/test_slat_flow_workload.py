@@ -9,9 +9,9 @@ import pytest
 
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.catalog import get
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.lengths import MEASURED_TOKENS, sample_lengths
-from experiments.workloads.slat_flow.workload import SLAT_FLOW
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.lengths import MEASURED_TOKENS, sample_lengths
+from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.errors import BadParameter, UnknownName
 
 CPU = DeviceFacts("cpu", "AMD EPYC", 8 << 30)
@@ -24,7 +24,7 @@ def test_the_catalog_knows_it() -> None:
 
 def test_the_description_imports_no_torch() -> None:
     code = (
-        "import sys, experiments.workloads.slat_flow.workload, levers.segment_sum_broadcast;"
+        "import sys, experiments.workloads.flow.workload, levers.segment_sum_broadcast;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.flop import attention_forward_flop
-from experiments.workloads.slat_flow.peaks import dense_peak_flop_per_s
-from experiments.workloads.slat_flow.precision import PRECISIONS
-from experiments.workloads.slat_flow.step import synchronise
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.flop import attention_forward_flop
+from experiments.workloads.flow.peaks import dense_peak_flop_per_s
+from experiments.workloads.flow.precision import PRECISIONS
+from experiments.workloads.flow.step import synchronise
 
 REPEATS = 5
 

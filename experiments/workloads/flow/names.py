@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from levers.policy import Axis
 
-BROADCAST = "slat_flow.broadcast"
-MODULATE = "slat_flow.modulate"
-GATE_RESIDUAL = "slat_flow.gate_residual"
-QK_NORM_ROPE = "slat_flow.qk_norm_rope"
-ATTENTION = "slat_flow.attention"
-MLP_HIDDEN = "slat_flow.mlp_hidden"
-AFFINE_NORM = "slat_flow.affine_norm"
-LINEAR = "slat_flow.linear"
-CU_SEQLENS = "slat_flow.cu_seqlens"
-BLOCK = "slat_flow.block"
+BROADCAST = "flow.broadcast"
+MODULATE = "flow.modulate"
+GATE_RESIDUAL = "flow.gate_residual"
+QK_NORM_ROPE = "flow.qk_norm_rope"
+ATTENTION = "flow.attention"
+MLP_HIDDEN = "flow.mlp_hidden"
+AFFINE_NORM = "flow.affine_norm"
+LINEAR = "flow.linear"
+CU_SEQLENS = "flow.cu_seqlens"
+BLOCK = "flow.block"
 
 SITES = (
     BROADCAST,

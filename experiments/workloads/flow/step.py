@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from experiments.workloads.slat_flow.batch import Batch, flow_loss
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.model import SlatFlow
-from experiments.workloads.slat_flow.precision import Precision
-from experiments.workloads.slat_flow.sites import Sites
+from experiments.workloads.flow.batch import Batch, flow_loss
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.precision import Precision
+from experiments.workloads.flow.sites import Sites
 
 LEARNING_RATE = 1e-4
 BETAS = (0.9, 0.95)

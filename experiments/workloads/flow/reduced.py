@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.workloads.slat_flow.config import SlatConfig
+from experiments.workloads.flow.config import SlatConfig
 
 DEPTH = 2
 TOKENS = 2222

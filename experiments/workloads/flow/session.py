@@ -15,20 +15,20 @@ from torch import Tensor
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
 from experiments.workloads.base import Session, unpaced
-from experiments.workloads.slat_flow import parity
-from experiments.workloads.slat_flow.batch import batch_digest, make_batch
-from experiments.workloads.slat_flow.ceilings import (
+from experiments.workloads.flow import parity
+from experiments.workloads.flow.batch import batch_digest, make_batch
+from experiments.workloads.flow.ceilings import (
     attention_flop_per_s,
     matmul_flop_per_s,
     peak_flop_per_s,
     stated_peak_flop_per_s,
 )
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.figures import step_values
-from experiments.workloads.slat_flow.names import AXES, PEAK_BYTES, WARMUP_S
-from experiments.workloads.slat_flow.precision import PRECISIONS
-from experiments.workloads.slat_flow.sites import Sites
-from experiments.workloads.slat_flow.step import Step, adamw, build_model
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.figures import step_values
+from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
+from experiments.workloads.flow.precision import PRECISIONS
+from experiments.workloads.flow.sites import Sites
+from experiments.workloads.flow.step import Step, adamw, build_model
 from levers.base import Site
 from levers.errors import UnknownName
 

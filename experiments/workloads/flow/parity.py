@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 from experiments.tasks import Outputs
-from experiments.workloads.slat_flow.batch import (
+from experiments.workloads.flow.batch import (
     Batch,
     batch_digest,
     digest_tensors,
     flow_loss,
     make_batch,
 )
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.gradients import compared, truth_gradients, truth_model
-from experiments.workloads.slat_flow.model import SlatFlow
-from experiments.workloads.slat_flow.precision import PRECISIONS
-from experiments.workloads.slat_flow.reduced import reduced
-from experiments.workloads.slat_flow.sites import Sites
-from experiments.workloads.slat_flow.step import Step, adamw, build_model
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.gradients import compared, truth_gradients, truth_model
+from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.precision import PRECISIONS
+from experiments.workloads.flow.reduced import reduced
+from experiments.workloads.flow.sites import Sites
+from experiments.workloads.flow.step import Step, adamw, build_model
 from levers.errors import UnknownName
 
 CURVE_STEPS = 16

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.names import MFU_MATMUL, MFU_TRUE, STEP_MS, TOK_S
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.names import MFU_MATMUL, MFU_TRUE, STEP_MS, TOK_S
 
 
 def step_values(config: SlatConfig, seconds: float, peak_flop_per_s: float) -> dict[str, float]:

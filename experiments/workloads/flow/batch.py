@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.layout import PackedLayout
-from experiments.workloads.slat_flow.model import SlatFlow
-from experiments.workloads.slat_flow.rope import phases
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.layout import PackedLayout
+from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.rope import phases
 
 GRID = 32
 """Voxels along an axis of the latent grid at 512."""

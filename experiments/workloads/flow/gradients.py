@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from experiments.tasks import Gradient
-from experiments.workloads.slat_flow.batch import digest_tensors, flow_loss, make_batch
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.model import SlatFlow
-from experiments.workloads.slat_flow.precision import TRUTH
-from experiments.workloads.slat_flow.sites import Sites
-from experiments.workloads.slat_flow.step import build_model
+from experiments.workloads.flow.batch import digest_tensors, flow_loss, make_batch
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.precision import TRUTH
+from experiments.workloads.flow.sites import Sites
+from experiments.workloads.flow.step import build_model
 
 ROW_QUANTILE = 0.99
 

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from experiments.workloads.slat_flow.config import SlatConfig
-from experiments.workloads.slat_flow.layout import PackedLayout
-from experiments.workloads.slat_flow.precision import Precision
-from experiments.workloads.slat_flow.sites import Sites
+from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.layout import PackedLayout
+from experiments.workloads.flow.precision import Precision
+from experiments.workloads.flow.sites import Sites
 
 FINAL_NORM_EPS = 1e-5
 TIME_DIM = 256

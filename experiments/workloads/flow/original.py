@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.workloads.slat_flow.layout import PackedLayout
-from experiments.workloads.slat_flow.precision import Precision
-from experiments.workloads.slat_flow.rope import rotate
+from experiments.workloads.flow.layout import PackedLayout
+from experiments.workloads.flow.precision import Precision
+from experiments.workloads.flow.rope import rotate
 
 BLOCK_NORM_EPS = 1e-6
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.values import Scalar, digest_of
-from experiments.workloads.slat_flow.flop import StepFlop, step_flop
-from experiments.workloads.slat_flow.lengths import PROFILES, sample_lengths
+from experiments.workloads.flow.flop import StepFlop, step_flop
+from experiments.workloads.flow.lengths import PROFILES, sample_lengths
 from levers.errors import BadParameter, UnknownName
 
 AUTO = "auto"

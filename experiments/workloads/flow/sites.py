@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.workloads.slat_flow import original
-from experiments.workloads.slat_flow.layout import PackedLayout
-from experiments.workloads.slat_flow.names import (
+from experiments.workloads.flow import original
+from experiments.workloads.flow.layout import PackedLayout
+from experiments.workloads.flow.names import (
     AFFINE_NORM,
     ATTENTION,
     BLOCK,
@@ -25,7 +25,7 @@ from experiments.workloads.slat_flow.names import (
     MODULATE,
     QK_NORM_ROPE,
 )
-from experiments.workloads.slat_flow.precision import Precision
+from experiments.workloads.flow.precision import Precision
 from levers.base import Site
 
 

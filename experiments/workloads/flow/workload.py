@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
-from experiments.workloads.slat_flow.config import SlatConfig, resolve
-from experiments.workloads.slat_flow.figures import step_values
-from experiments.workloads.slat_flow.names import AXES, MFU_MATMUL, MFU_TRUE, SITES, STEP_MS, TOK_S
-from experiments.workloads.slat_flow.peaks import dense_peak_flop_per_s
+from experiments.workloads.flow.config import SlatConfig, resolve
+from experiments.workloads.flow.figures import step_values
+from experiments.workloads.flow.names import AXES, MFU_MATMUL, MFU_TRUE, SITES, STEP_MS, TOK_S
+from experiments.workloads.flow.peaks import dense_peak_flop_per_s
 from levers.errors import UnknownName
 from levers.policy import Axis
 
@@ -50,7 +50,7 @@ class SlatFlowWorkload:
 
     name = "slat_flow"
     summary = "packed-sequence flow training step (SLAT); small on a CPU, 1.3 B at size=xl"
-    opener = "experiments.workloads.slat_flow.session:open_session"
+    opener = "experiments.workloads.flow.session:open_session"
     oracles = ("roofline",)
     checks = (
         "op",
