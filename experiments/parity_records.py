@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from experiments.values import FrozenMap, Scalar, Value
 from levers.policy import ParityClass
@@ -18,7 +18,9 @@ class CheckResult(Value):
     ``status``: ``empty`` compared nothing (invalid); ``not-run`` says why in ``detail`` (no CUDA
     here); ``reference-fault`` found the reference itself at fault, with ``fault`` saying how;
     ``lever-defective``: the kill switch at off differs from a process without the lever.
-    ``strongest`` is the strongest class that this check leaves possible.
+    ``strongest`` is the strongest class that this check leaves possible. ``curves`` are series to
+    draw, by name (training losses step by step: ``reference``, ``candidate``, ``reference repeat
+    1``, ``reference reordered 1``, ``truth``); empty where a check has none.
     """
 
     name: str
@@ -31,9 +33,18 @@ class CheckResult(Value):
     strongest: ParityClass = ParityClass.BYTE_EXACT
     fault: Literal["", "not-finite", "not-deterministic", "failed"] = ""
     figures: FrozenMap[Scalar] = Field(default_factory=dict)
+    curves: FrozenMap[tuple[float, ...]] = Field(default_factory=dict)
     digest: str = ""
     cached: bool = False
     seconds: float = 0.0
+
+    @model_serializer(mode="wrap")
+    def _without_empty_curves(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A check without curves is written as it was before there were any: its digest stays."""
+        written: dict[str, Any] = handler(self)
+        if not self.curves:
+            written.pop("curves", None)
+        return written
 
     @model_validator(mode="after")
     def _compared(self) -> CheckResult:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from experiments.parity import gradients
 from experiments.parity.bench import Arms, Bench
@@ -134,7 +135,7 @@ class Curve:
         self.spread = max((_rms(_gaps(reference, one)) for one in repeats), default=0.0) / scale
         self.allowed = max(SPREAD_FACTOR * self.spread, LOSS_FLOOR)
         self.last = (reference[-1], candidate[-1])
-        self._curves = tuple(reference), tuple(candidate)
+        self.curves = _named(reference, repeats, candidate)
         self._scale = scale
         self.from_truth: tuple[float, float] | None = None
 
@@ -144,8 +145,10 @@ class Curve:
         Raises:
             ValueError: the curve of truth has another length.
         """
-        reference, candidate = (_rms(_gaps(one, truth)) / self._scale for one in self._curves)
+        arms = self.curves["reference"], self.curves["candidate"]
+        reference, candidate = (_rms(_gaps(one, truth)) / self._scale for one in arms)
         self.from_truth = reference, candidate
+        self.curves = MappingProxyType({**self.curves, "truth": tuple(truth)})
         return self
 
     @property
@@ -168,6 +171,16 @@ class Curve:
             return said
         reference, candidate = self.from_truth
         return f"{said}; from fp64 truth: reference {reference:.2g}, candidate {candidate:.2g}"
+
+
+def _named(
+    reference: Sequence[float], repeats: Sequence[Sequence[float]], candidate: Sequence[float]
+) -> Mapping[str, tuple[float, ...]]:
+    """The curves by name; the first of ``repeats`` is the same work again, the others reorder."""
+    again = {f"reference repeat {k}": tuple(one) for k, one in enumerate(repeats[:1], 1)}
+    reordered = {f"reference reordered {k}": tuple(one) for k, one in enumerate(repeats[1:], 1)}
+    own = {"reference": tuple(reference), "candidate": tuple(candidate)}
+    return MappingProxyType({**own, **again, **reordered})
 
 
 def compare_curves(
@@ -203,7 +216,8 @@ def judge(name: str, curve: Curve, parameters: Verdict) -> CheckResult:
     where = parameters.where if curve.inside else f"step {curve.first_apart}"
     detail = "; ".join(filter(None, (_say(curve), parameters.detail)))
     if wrong:
-        return failed(name, wrong, where, (min(passed, total - 1), total), detail)
+        fault = failed(name, wrong, where, (min(passed, total - 1), total), detail)
+        return fault.model_copy(update={"curves": curve.curves})
     bits = curve.equal and curve.steady and parameters.bits
     return CheckResult(
         name=name,
@@ -215,6 +229,7 @@ def judge(name: str, curve: Curve, parameters: Verdict) -> CheckResult:
         detail=detail,
         strongest=ParityClass.BYTE_EXACT if bits else ParityClass.LOSSLESS,
         figures=_figures(curve, parameters),
+        curves=curve.curves,
         digest=digest_of(repr((curve.last, parameters.digest))),
     )
 

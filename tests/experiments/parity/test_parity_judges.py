@@ -11,6 +11,7 @@ from experiments.parity import (
     graph,
     loss,
     memcheck,
+    results,
     rollback,
     smoke,
     stack,
@@ -276,6 +277,26 @@ def test_a_curve_outside_the_band_and_further_from_truth_is_broken() -> None:
     found = loss.check(bench(plant, checks=(*ALL_CHECKS, loss.TRUTH)))
     assert found.status == "failed"
     assert "from fp64 truth" in found.worst
+
+
+def test_all_curves_that_were_trained_are_kept_by_name_passed_or_failed() -> None:
+    steady = loss.check(bench())
+    assert list(steady.curves) == [
+        "reference",
+        "candidate",
+        "reference repeat 1",
+        "reference reordered 1",
+    ]
+    away = (2.0, 1.6, 1.4, 1.3)
+    found = loss.check(bench(for_arm("cand", losses=away), checks=(*ALL_CHECKS, loss.TRUTH)))
+    assert found.status == "failed"
+    assert found.curves["candidate"] == away
+    assert found.curves["truth"] == found.curves["reference"] == steady.curves["reference"]
+    assert CheckResult.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_check_without_curves_is_written_as_before_there_were_any() -> None:
+    assert "curves" not in results.empty("loss", "nothing").model_dump()
 
 
 def test_losses_that_are_not_finite_blame_the_arm_that_has_them() -> None:
