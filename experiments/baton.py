@@ -6,15 +6,20 @@ by tens of percent though nothing differs; turns of a tenth of a second do not. 
 the baton works; the other sleeps in a system call. Both processes are as fresh as without it, and
 one process still gives one number an axis.
 
+Until each has warmed up, both work at once: the second aside, on the cores that are not measured on,
+and it comes to the measured core when it first holds the baton.
+
 The two ends meet at an abstract Unix socket (Linux). An end whose peer is gone works on alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import time
+from collections.abc import Collection
 from typing import Any, Literal
 
 MEET_LIMIT_S = 60.0
@@ -26,29 +31,36 @@ Role = Literal["first", "second"]
 ARGUMENT = "baton"
 
 
-def arguments() -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the tasks of the two ends carry, the one that begins first."""
+def arguments(aside: Collection[int] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the tasks of the two ends carry, the one that begins first.
+
+    Args:
+        aside: the cores on which the second warms up; none leaves it where it is.
+    """
     name = f"levergate-{secrets.token_hex(8)}"
     first: dict[str, Any] = {ARGUMENT: {"name": name, "role": "first"}}
-    return first, {ARGUMENT: {"name": name, "role": "second"}}
+    second = {"name": name, "role": "second", "aside": sorted(aside)}
+    return first, {ARGUMENT: second}
 
 
 class Baton:
-    """One end. The first holds the baton from the start; the second waits for it.
+    """One end. The first holds the baton when the measuring begins; the second waits for it there.
 
     Attributes:
         turns: how often it was given away and came back.
         waited_s: seconds spent without it, which are none of this process's work.
     """
 
-    def __init__(self, name: str, role: Role) -> None:
+    def __init__(self, name: str, role: Role, aside: Collection[int] = ()) -> None:
         self.turns = 0
         self.waited_s = 0.0
         self._role: Role = role
         self._address = f"\0{name}"
+        self._aside = tuple(aside)
+        self._cores: set[int] = set()
+        self._began = False
         self._server = self._listen() if role == "first" else None
         self._peer: socket.socket | None = None
-        self._met = False
 
     def _listen(self) -> socket.socket:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -58,28 +70,44 @@ class Baton:
         return server
 
     def start(self) -> None:
-        """The second end waits here until the first gives the baton away for the first time."""
+        """Before the warm-up: the second end goes aside, and to the socket, so that an end that
+        dies is seen there."""
         if self._role == "second":
-            start = time.monotonic()
-            self._meet()
-            self._take()
-            self.waited_s += time.monotonic() - start
+            if self._aside:
+                self._cores = os.sched_getaffinity(0)
+                os.sched_setaffinity(0, self._aside)
+            with contextlib.suppress(OSError):
+                self._peer = self._connect()
 
     def turn(self) -> None:
-        """Give the baton away and wait until it comes back."""
+        """Give the baton away and wait until it comes back; the second's first call only waits."""
         start = time.monotonic()
-        if not self._met:
-            self._meet()
+        if not self._began:
+            self._begin()
+        elif self._peer is not None:
+            self._give()
+        if self._peer is not None:
+            self._take()
+            self.turns += 1
+        self.waited_s += time.monotonic() - start
+
+    def _begin(self) -> None:
+        self._began = True
+        if self._role == "second":
+            if self._cores:
+                os.sched_setaffinity(0, self._cores)
+            return
+        with contextlib.suppress(OSError):
+            self._peer = self._accept()
+        self._give()
+
+    def _give(self) -> None:
         if self._peer is None:
             return
         try:
             self._peer.sendall(b"x")
         except OSError:
             self._lose()
-            return
-        self._take()
-        self.turns += 1
-        self.waited_s += time.monotonic() - start
 
     def close(self) -> None:
         """Leave: the other end works on alone."""
@@ -101,12 +129,6 @@ class Baton:
         if self._peer is not None:
             self._peer.close()
             self._peer = None
-
-    def _meet(self) -> None:
-        """Come together, or find that the other does not come."""
-        self._met = True
-        with contextlib.suppress(OSError):
-            self._peer = self._accept() if self._server is not None else self._connect()
 
     def _accept(self) -> socket.socket:
         assert self._server is not None
@@ -147,4 +169,4 @@ class Alone:
 def of(task_arguments: Any) -> Baton | Alone:
     """The end that a task's arguments name."""
     said = task_arguments.get(ARGUMENT)
-    return Alone() if said is None else Baton(said["name"], said["role"])
+    return Alone() if said is None else Baton(said["name"], said["role"], said.get("aside", ()))

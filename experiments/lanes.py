@@ -87,7 +87,7 @@ class Lanes:
 
         Where either fails, neither counts: alone, each shows whose failure it is.
         """
-        beginning, following = baton.arguments()
+        beginning, following = baton.arguments(self.frozen.other_cores)
         tasks = (_with(first, beginning), _with(second, following))
         found: list[Execution | BaseException | None] = [None, None]
 
