@@ -6,8 +6,8 @@ by tens of percent though nothing differs; turns of a tenth of a second do not. 
 the baton works; the other sleeps in a system call. Both processes are as fresh as without it, and
 one process still gives one number an axis.
 
-Until each has warmed up, both work at once: the second aside, on the cores that are not measured on,
-and it comes to the measured core when it first holds the baton.
+Until each has warmed up, both work at once: the second aside, on the cores that are not measured
+on, and it comes to the measured core when it first holds the baton.
 
 The two ends meet at an abstract Unix socket (Linux). An end whose peer is gone works on alone.
 """
@@ -70,8 +70,7 @@ class Baton:
         return server
 
     def start(self) -> None:
-        """Before the warm-up: the second end goes aside, and to the socket, so that an end that
-        dies is seen there."""
+        """Before the warm-up: the second end goes aside, and to the socket: there its end shows."""
         if self._role == "second":
             if self._aside:
                 self._cores = os.sched_getaffinity(0)
