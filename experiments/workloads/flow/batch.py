@@ -6,7 +6,7 @@ Shapes: B samples, N packed tokens, L latent channels, M packed condition tokens
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,10 +127,15 @@ def make_batch(
     )
 
 
-def flow_loss(model: SlatFlow, batch: Batch) -> Tensor:
-    """Mean squared error of the velocity over all elements: long samples weigh more."""
+def flow_loss(
+    model: SlatFlow, batch: Batch, forward: Callable[..., Tensor] | None = None
+) -> Tensor:
+    """Mean squared error of the velocity over all elements: long samples weigh more.
+
+    ``forward`` is what is called for the model, where it is wrapped.
+    """
     with model.precision.context(batch.t_B.device.type):
-        out_NL = model(
+        out_NL = (forward or model)(
             batch.noised(),
             batch.t_B,
             batch.layout,

@@ -29,6 +29,7 @@ from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
 from experiments.workloads.flow.precision import PRECISIONS
 from experiments.workloads.flow.sites import Sites
 from experiments.workloads.flow.step import Step, adamw, build_model
+from experiments.workloads.team import ALONE, Team
 from levers.base import Site
 from levers.errors import UnknownName
 
@@ -48,6 +49,7 @@ class TrainingSession:
         self._slots = Sites(precision, config.attn)
         self.sites: Mapping[str, Site] = self._slots.by_name
         self.pace: Callable[[], None] = unpaced
+        self.team: Team = ALONE
         self._step: Step | None = None
         self._peak = 0.0
         self._warmup_s = 0.0
@@ -57,9 +59,10 @@ class TrainingSession:
         if self._step is None:
             precision = PRECISIONS[self.config.matmul]
             model = build_model(self.config, self._slots, precision, self.seed, self.device)
-            batch = make_batch(self.config, self.seed, self.device)
-            optimizer = adamw(model) if self.config.optimizer == "adamw" else None
-            self._step = Step(model, batch, optimizer)
+            batch = make_batch(self.config, self.team.shard(self.seed), self.device)
+            adam = self.config.optimizer == "adamw"
+            optimizer = adamw(model, team=self.team) if adam else None
+            self._step = Step(model, batch, optimizer, self.team)
         return self._step
 
     def warm_up(self) -> None:
@@ -83,12 +86,17 @@ class TrainingSession:
         losses = [float(loss) for _, loss in runs]
         if not all(map(math.isfinite, losses)):
             raise FloatingPointError(f"the loss is not finite: {losses}")
-        seconds = tuple(time_s for time_s, _ in runs)
+        seconds = self.team.slowest([time_s for time_s, _ in runs])
         values = step_values(self.config, statistics.median(seconds), self._peak)
         values |= {PEAK_BYTES.name: _peak_memory(self.device), WARMUP_S.name: self._warmup_s}
         return Measurement(
             values=values,
-            raw={"step_s": seconds, "loss": tuple(losses), "peak_flop_per_s": (self._peak,)},
+            raw={
+                "step_s": seconds,
+                "loss": tuple(losses),
+                "peak_flop_per_s": (self._peak,),
+                **self.team.after(self.step()),
+            },
             inputs_digest=batch_digest(self.step().batch),
             outputs_count=len(runs),
             facts=self._facts(),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from experiments.workloads.flow.config import SlatConfig
 from experiments.workloads.flow.model import SlatFlow
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
+from experiments.workloads.team import ALONE, Team
 
 LEARNING_RATE = 1e-4
 BETAS = (0.9, 0.95)
@@ -36,10 +38,13 @@ def _cuda_devices(device: torch.device | str) -> list[torch.device]:
     return [where] if where.type == "cuda" else []
 
 
-def adamw(model: SlatFlow, learning_rate: float = LEARNING_RATE) -> torch.optim.AdamW:
-    """Upstream's optimiser, fused."""
+def adamw(
+    model: SlatFlow, learning_rate: float = LEARNING_RATE, team: Team = ALONE
+) -> torch.optim.Optimizer:
+    """Upstream's optimiser, fused; several ranks divide its state among them."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
+    optimizer: torch.optim.Optimizer = team.optimizer(
+        torch.optim.AdamW,
         trained,
         lr=learning_rate,
         betas=BETAS,
@@ -47,6 +52,7 @@ def adamw(model: SlatFlow, learning_rate: float = LEARNING_RATE) -> torch.optim.
         eps=ADAM_EPS,
         fused=True,
     )
+    return optimizer
 
 
 def synchronise(device: torch.device | str) -> None:
@@ -57,17 +63,22 @@ def synchronise(device: torch.device | str) -> None:
 
 @dataclass(slots=True)
 class Step:
-    """The work that is timed."""
+    """The work that is timed; several ranks begin it together and average their gradients."""
 
     model: SlatFlow
     batch: Batch
     optimizer: torch.optim.Optimizer | None = None
+    team: Team = ALONE
+    forward: Callable[..., Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forward = self.team.wrap(self.model)
 
     def run(self) -> Tensor:
         """One step; the gradients are new each time. Returns the loss, on the device."""
         self.model.zero_grad(set_to_none=True)
         self.batch.cond.grad = None
-        loss = flow_loss(self.model, self.batch)
+        loss = flow_loss(self.model, self.batch, self.forward)
         torch.autograd.backward(loss)
         if self.optimizer is not None:
             self.optimizer.step()
@@ -77,6 +88,7 @@ class Step:
         """Seconds of one step, from an idle device to an idle device, and the loss."""
         device = self.batch.t_B.device
         synchronise(device)
+        self.team.start()
         start = time.perf_counter()
         loss = self.run()
         synchronise(device)
