@@ -24,7 +24,7 @@ from levers.base import Site
 from levers.errors import BadParameter
 from levers.kernels.split_heuristic import upstream_splits
 
-PREFILLS_A_TURN = 5
+PREFILLS_A_TURN = 3
 """Timed prefills between two turns: the tail of so short a request needs fine turns."""
 WARM_REQUESTS = 4
 """Untimed requests of the timed length: on CUDA the second of a new length still took 60 ms, the
