@@ -191,14 +191,17 @@ def _frozen(selection: Selection, home: Home) -> FrozenEnvironment:
 
 @contextlib.contextmanager
 def measuring(
-    device: Device, frozen: FrozenEnvironment, home: Home, limit_s: float, listener: Listener
+    device: Device,
+    frozen: FrozenEnvironment,
+    home: Home,
+    limit_s: float,
+    listener: Listener,
+    purpose: str = "a selection",
 ) -> Iterator[tuple[Executor, Sampler]]:
     """Hold the device, with processes to start on it and a sampler that sees it."""
     now = datetime.now(UTC).isoformat()
     with (
-        locks.device(
-            home.device_locks, device.uuid, "a selection", now=now, on_wait=listener.on_warning
-        ),
+        locks.device(home.device_locks, device.uuid, purpose, now=now, on_wait=listener.on_warning),
         Sampler(probe_for(device)) as sampler,
         Executor(frozen, home.work, time_limit_s=limit_s, watcher=sampler) as executor,
     ):

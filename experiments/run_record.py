@@ -41,7 +41,7 @@ class RunRecord(Value):
         oracle_mode: how the oracle must run to be the mode that its users run; empty if unknown.
         warnings: what a reader must know beside the verdict.
         kind: only ``ab`` is a verdict; ``family`` is one setting's part in the selection among
-            several, ``screen`` a look inside one process.
+            several, ``screen`` a look inside one process, ``stack`` one row of a stack.
         plan_digest: digest of spec, policy and schedule, stored before the first sample.
     """
 
@@ -67,7 +67,7 @@ class RunRecord(Value):
     decision: Decision | None = None
     timing: Timing | None = None
     warnings: tuple[str, ...] = ()
-    kind: Literal["ab", "screen", "family", "calibration"] = "ab"
+    kind: Literal["ab", "screen", "family", "calibration", "stack"] = "ab"
 
     @model_validator(mode="after")
     def _legal(self) -> RunRecord:

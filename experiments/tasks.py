@@ -7,11 +7,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from experiments.parity_records import CheckResult
+from experiments.profiling_records import Profile
 from experiments.records import Arm, FailureKind
 from experiments.spec import LeverSetting
 from experiments.values import FrozenMap, Scalar, Value
 
-TaskKind = Literal["measure", "witness", "outputs", "op", "memcheck", "graph", "async", "screen"]
+TaskKind = Literal[
+    "measure", "witness", "outputs", "op", "memcheck", "graph", "async", "screen", "profile"
+]
 
 
 class Task(Value):
@@ -112,6 +115,7 @@ class TaskResult(Value):
     measurement: Measurement | None = None
     outputs: Outputs | None = None
     check: CheckResult | None = None
+    profile: Profile | None = None
     plans: FrozenMap[str] = Field(default_factory=dict)
     launches: FrozenMap[int] = Field(default_factory=dict)
     visits: tuple[Visit, ...] = ()

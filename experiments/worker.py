@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import baton, global_state, screening
+from experiments import baton, global_state, screening, witnessing
 from experiments.autotuned import AUTOTUNED
 from experiments.compilations import CompilationCounter, autotune_winners
 from experiments.files import write_atomically
@@ -197,6 +197,10 @@ def _do(
     warmup_s = time.monotonic() - start
     if task.kind == "witness":
         return _witness(task, session, stage).model_copy(update={"warmup_s": warmup_s})
+    if task.kind == "profile":
+        stage.enter("profile")
+        profiling = importlib.import_module("experiments.profiling")
+        return TaskResult(profile=profiling.profile(task, session), warmup_s=warmup_s)
     stage.enter("measure")
     session.pace = turns.turn
     turns.turn()
@@ -207,11 +211,13 @@ def _do(
     measured_s = time.monotonic() - start - (turns.waited_s - waited_s)
     turns.close()
     _check_finite(measurement)
+    compiled = counter.count() - compiled
     return TaskResult(
         measurement=measurement,
+        plans=witnessing.stack_plans(session, task.arguments.get(witnessing.ARGUMENT, ())),
         warmup_s=warmup_s,
         measured_s=measured_s,
-        compilations=counter.count() - compiled,
+        compilations=compiled,
         facts={**_autotuned(), "turns": turns.turns, "waited_s": turns.waited_s},
     )
 
@@ -253,31 +259,14 @@ def _witness(task: Task, session: Session, stage: Stage) -> TaskResult:
     The reference is read through the same lever's ``witness``, which only reads observations.
     """
     stage.enter("witness")
-    for site in session.sites.values():
-        site.forget()
-    session.exercise()
-    plans: dict[str, str] = {}
-    if task.subject is not None:
-        subject = catalog.get(task.subject.lever)
-        for name in subject.touches:
-            if name in session.sites:
-                _merge(plans, subject.witness(session.sites[name]))
-    launches = {
-        name: sum(sum(counts.values()) for counts in site.observations.values())
-        for name, site in session.sites.items()
-    }
+    subject = None if task.subject is None else task.subject.lever
+    plans, launches = witnessing.subject_plans(session, subject)
     return TaskResult(plans=plans, launches=launches, facts=_autotuned())
 
 
 def _autotuned() -> dict[str, Scalar]:
     """The winners of this process's autotuners: another process may have chosen others."""
     return {f"{AUTOTUNED}{name}": best for name, best in autotune_winners().items()}
-
-
-def _merge(plans: dict[str, str], more: Mapping[str, str]) -> None:
-    """Add another site's plans; an axis that two sites serve names both."""
-    for axis, plan in more.items():
-        plans[axis] = f"{plans[axis]}; {plan}" if axis in plans else plan
 
 
 def run_files(task_path: Path, result_path: Path, stage_path: Path, born: float) -> None:
