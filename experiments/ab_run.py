@@ -14,6 +14,8 @@ from experiments.home import Home
 from experiments.lanes import executor_for
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.prepare import Comparison
+from experiments.ranks.merge import best_possible
+from experiments.ranks.needs import needs_of
 from experiments.records import Environment
 from experiments.registry import Registry
 from experiments.replay import decide_again
@@ -62,7 +64,8 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
 def _begin(
     request: AbRequest, home: Home, registry: Registry, listener: Listener
 ) -> tuple[Comparison, Spool]:
-    device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     alone = prepare.compare(request, device)
     stack = stack_for(registry, alone, listener)
     comparison = prepare.compare(request, device, stack) if stack else alone
@@ -108,7 +111,7 @@ def stack_for(
 def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     """Refuse a run that cannot fit, and say what it will take, before anything is written."""
     spec, plan = comparison.spec, comparison.plan
-    needs = comparison.workload.needs(spec.parameters, comparison.device.facts)
+    needs = needs_of(comparison.workload, spec.parameters, comparison.device.facts)
     preflight.check(needs, preflight.free_now(home.root, comparison.device), home.root)
     seconds = estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s)
     listener.on_estimate(seconds, plan.pairs)
@@ -136,6 +139,7 @@ def head_of(comparison: Comparison, here: Environment) -> RunRecord:
         for axis in workload.axes(spec.parameters)
         if axis.unit == "bytes"
     }
+    bounds = workload.impossible(spec.parameters, device.facts)
     mode = workload.oracle_mode(spec.parameters, spec.oracle) if spec.oracle else ""
     return RunRecord(
         run_id=new_run_id(now),
@@ -145,7 +149,7 @@ def head_of(comparison: Comparison, here: Environment) -> RunRecord:
         created_at=now.isoformat(),
         axes=workload.axes(spec.parameters),
         targets=comparison.targets,
-        impossible=dict(workload.impossible(spec.parameters, device.facts)),
+        impossible=best_possible(bounds, workload.axes(spec.parameters), spec.ranks),
         capacities=capacities,
         oracle_mode=mode,
         environment=here,
@@ -192,10 +196,12 @@ def same_device(record: RunRecord) -> Device:
         BadParameter: another host, device or stack: its pairs would not be comparable.
     """
     then = record.environment
-    device = environment.find_device(then.device_uuid if then.device_type == "cuda" else "cpu")
+    name = then.device_uuid if then.device_type == "cuda" else "cpu"
+    device = environment.find_device(name, ranks=record.spec.ranks)
     here = environment.describe(device, {}, {}, {})
+    devices = str(then.facts.get(environment.DEVICES, then.device_uuid))
     for what, old, new in (
-        ("device", then.device_uuid, here.device_uuid),
+        ("device", devices, str(here.facts.get(environment.DEVICES, here.device_uuid))),
         ("stack", then.stack, here.stack),
     ):
         if old != new:
@@ -215,9 +221,9 @@ def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener
     spec = comparison.spec
     now = datetime.now(UTC).isoformat()
     if not spool.record().faults:
-        with locks.device(
+        with locks.devices(
             home.device_locks,
-            comparison.device.uuid,
+            comparison.device.uuids,
             f"ab {spec.lever}",
             now=now,
             on_wait=listener.on_warning,
@@ -238,7 +244,7 @@ def time_limit_s(comparison: Comparison) -> float:
 
 def hung_after_s(spec: AbSpec, workload: Workload, device: Device) -> float:
     """After this time a process counts as hung: far beyond what the workload says it takes."""
-    needs = workload.needs(spec.parameters, device.facts)
+    needs = needs_of(workload, spec.parameters, device.facts)
     return needs.time_limit_s or max(LEAST_TIME_LIMIT_S, SLOWEST * needs.seconds_per_sample)
 
 

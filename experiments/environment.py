@@ -7,6 +7,7 @@ that asks never creates a CUDA context and never imports torch.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import importlib.metadata
 import os
@@ -14,12 +15,10 @@ import platform
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import psutil
 
 from experiments.home import CHECKOUT
 from experiments.records import Environment
@@ -30,42 +29,93 @@ from levers.errors import BadParameter
 PACKAGES = ("torch", "triton", "numpy", "flash-attn", "nvidia-cuda-runtime", "nvidia-cudnn-cu13")
 """Distributions that a verdict is bound to; one that is not installed is left out."""
 
+DEVICES = "devices"
+"""The fact that names the devices of all ranks, where there are several."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that can be measured: its facts, and how processes and locks name it."""
+    """A device that can be measured: its facts, and how processes and locks name it.
+
+    ``peers`` are the devices of the other ranks of an arm, of the same kind; on a CPU all ranks
+    share the one device.
+    """
 
     facts: DeviceFacts
     uuid: str
     driver: str = ""
+    peers: tuple[Device, ...] = ()
 
     @property
     def is_cuda(self) -> bool:
         """Whether NVML knows it."""
         return self.facts.device_type == "cuda"
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Of the devices of all ranks, this one first."""
+        return (self.uuid, *(peer.uuid for peer in self.peers))
+
 
 def find_device(
-    name: str | None, nvml: ModuleType | Any | None = None, visible: str | None = None
+    name: str | None,
+    nvml: ModuleType | Any | None = None,
+    visible: str | None = None,
+    ranks: int = 1,
 ) -> Device:
     """The device of that name: ``cpu``, ``cuda``, ``cuda:N`` or a GPU's UUID; None takes the best.
 
+    Several ranks take the GPUs that follow it as well, one each; a CPU they share.
+
     Raises:
-        BadParameter: there is no such device; the message names those that were found.
+        BadParameter: there is no such device, or too few; the message names those that were found.
     """
     gpus = cuda_devices(nvml, visible)
     if name == "cpu" or (name is None and not gpus):
-        return cpu_device()
+        return _shared(cpu_device(), ranks)
     wanted = "cuda:0" if name in (None, "cuda") else str(name)
     for gpu in gpus:
         if wanted in (gpu.facts.device, gpu.uuid):
-            return gpu
+            return _first_of(gpu, gpus, ranks)
     found = ", ".join(["cpu", *(f"{gpu.facts.device} ({gpu.facts.kind})" for gpu in gpus)])
     raise BadParameter(f"no device {name!r} on this machine", cure=f"found: {found}")
 
 
+MOST_CPU_RANKS = 16
+"""Ranks that may share a CPU: beyond this nothing but their waiting for each other is measured."""
+
+
+def _shared(cpu: Device, ranks: int) -> Device:
+    if ranks > MOST_CPU_RANKS:
+        raise BadParameter(
+            f"{ranks} ranks cannot share one CPU", cure=f"use --ranks {MOST_CPU_RANKS} or fewer"
+        )
+    return cpu
+
+
+def _first_of(gpu: Device, gpus: tuple[Device, ...], ranks: int) -> Device:
+    """The GPU with those of the other ranks beside it."""
+    there = gpus[gpus.index(gpu) :]
+    if len(there) < ranks:
+        raise BadParameter(
+            f"{ranks} ranks need {ranks} GPUs from {gpu.facts.device} on, found {len(there)}",
+            cure=f"use --ranks {len(there)}, or another --device",
+        )
+    peers = there[1:ranks]
+    for peer in peers:
+        if peer.facts.kind != gpu.facts.kind:
+            raise BadParameter(
+                f"{peer.facts.device} is a {peer.facts.kind}, {gpu.facts.device} a "
+                f"{gpu.facts.kind}: ranks on different devices wait for the slower",
+                cure="show only GPUs of one kind, in CUDA_VISIBLE_DEVICES",
+            )
+    return replace(gpu, peers=peers)
+
+
 def cpu_device() -> Device:
     """The host's processors as one device; its kind is the processor's model name."""
+    import psutil
+
     memory = psutil.virtual_memory().total
     facts = DeviceFacts("cpu", cpu_model(), memory)
     return Device(facts, f"cpu-{socket.gethostname()}")
@@ -117,6 +167,9 @@ def _visible(api: Any, handles: list[Any], visible: str | None) -> list[Any]:
 @contextlib.contextmanager
 def nvml_session(nvml: ModuleType | Any | None = None) -> Iterator[Any]:
     """NVML while the block runs, or None where its library or the driver is missing."""
+    if nvml is None and not _has_nvml():
+        yield None
+        return
     api: Any = nvml or importlib.import_module("pynvml")
     try:
         api.nvmlInit()
@@ -127,6 +180,15 @@ def nvml_session(nvml: ModuleType | Any | None = None) -> Iterator[Any]:
         yield api
     finally:
         api.nvmlShutdown()
+
+
+def _has_nvml(library: str = "libnvidia-ml.so.1") -> bool:
+    """Whether there is a driver's library at all, asked as pynvml does, which is slow to import."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _gpu(api: Any, handle: Any, name: str, driver: str) -> Device:
@@ -230,6 +292,8 @@ def describe(
         removed: what the frozen environment left out of the caller's.
         facts: what else was found: cores, load at the start, the arms' kill switches.
     """
+    import psutil
+
     head, dirty = commit()
     return Environment(
         device_kind=device.facts.kind,
@@ -246,5 +310,5 @@ def describe(
         sm_count=device.facts.sm_count,
         variables=variables,
         removed_variables=removed,
-        facts=facts,
+        facts={**facts, DEVICES: " ".join(device.uuids)} if device.peers else facts,
     )

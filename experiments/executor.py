@@ -26,7 +26,7 @@ from experiments.home import make_folder
 from experiments.records import FailureKind
 from experiments.server_process import ServerDied, ServerProcess, read_tail
 from experiments.server_protocol import Ending, Request
-from experiments.tasks import Task, TaskResult
+from experiments.tasks import LIMIT_S, Task, TaskResult
 from experiments.values import Scalar
 
 PRELOADED = ("torch", "numpy", "experiments.worker")
@@ -169,7 +169,7 @@ class Executor:
         server = self._ready()
         self._count += 1
         stem = self._folder / f"{self._count:06d}"
-        stem.with_suffix(".task").write_text(task.model_dump_json())
+        stem.with_suffix(".task").write_text(_with_limit(task, limit_s).model_dump_json())
         started_at = datetime.now(UTC).isoformat()
         self._watcher.begin(self.processes)
         start = time.monotonic()
@@ -197,6 +197,13 @@ class Executor:
             memory_limit_bytes=self.frozen.memory_limit_bytes,
             born=born,
         )
+
+
+def _with_limit(task: Task, limit_s: float) -> Task:
+    """Tell several ranks their limit: their supervisor then says which one hung."""
+    if task.ranks == 1:
+        return task
+    return task.model_copy(update={"arguments": {**task.arguments, LIMIT_S: limit_s}})
 
 
 def _remove_left(work: Path) -> None:

@@ -109,7 +109,7 @@ class Server:
         return line
 
     def _run(self, request: Request) -> Ending:
-        killed_before = _oom_kills()
+        killed_before = oom_kills()
         pid = os.fork()
         if pid == 0:
             become(request)
@@ -121,7 +121,7 @@ class Server:
             hung=hung,
             cpu_s=usage.ru_utime + usage.ru_stime,
             peak_host_bytes=usage.ru_maxrss * 1024,
-            oom_kills=_oom_kills() - killed_before,
+            oom_kills=oom_kills() - killed_before,
             left=_sweep(),
         )
 
@@ -202,7 +202,7 @@ def _children() -> list[int]:
     return found
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """Processes that the kernel has killed for memory since boot; 0 where it does not say."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():

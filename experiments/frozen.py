@@ -64,7 +64,7 @@ class FrozenEnvironment:
         measured_core: the one core of a single-threaded measured process, or None.
         other_cores: where the parent and the servers run meanwhile; empty leaves them alone.
         fresh_interpreter: why no process may be forked from a warm one; empty where it may.
-        memory_limit_bytes: address space of a measured process on the CPU, or None.
+        memory_limit_bytes: address space of a measured process on the CPU (of each rank), or None.
         arm_caches: folder of the compile caches, one below it per set of levers.
     """
 
@@ -145,7 +145,7 @@ def frozen_environment(
     """
     kept, removed = _split(environ, declared)
     threads = _threads(spec)
-    measured, others = _cores(threads, sorted(cores))
+    measured, others = _cores(threads, sorted(cores)) if spec.ranks == 1 else (None, ())
     on = (*spec.stack, LeverSetting(lever=spec.lever, setting=spec.cand))
     return FrozenEnvironment(
         variables={**kept, **_fixed(device, threads, environ)},
@@ -159,7 +159,9 @@ def frozen_environment(
         measured_core=measured,
         other_cores=others,
         fresh_interpreter=_why_fresh((*on, LeverSetting(lever=spec.lever, setting=spec.ref))),
-        memory_limit_bytes=None if device.is_cuda else int(free_memory_bytes * MEMORY_SHARE),
+        memory_limit_bytes=(
+            None if device.is_cuda else int(free_memory_bytes * MEMORY_SHARE / spec.ranks)
+        ),
         arm_caches=arm_caches,
     )
 
@@ -184,7 +186,7 @@ def _fixed(device: Device, threads: int | None, environ: Mapping[str, str]) -> d
         "PYTHONHASHSEED": HASH_SEED,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
         "OPENBLAS_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": device.uuid if device.is_cuda else "",
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuids) if device.is_cuda else "",
         "TOKENIZERS_PARALLELISM": "false",
     }
     if threads is not None:

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -84,6 +84,30 @@ def device(
     finally:
         note.unlink(missing_ok=True)
         lock.release()
+
+
+@contextlib.contextmanager
+def devices(
+    folder: Path,
+    uuids: Sequence[str],
+    purpose: str,
+    *,
+    now: str,
+    wait_s: float | None = None,
+    on_wait: Callable[[str], None] = lambda _: None,
+) -> Iterator[None]:
+    """Hold several devices, taken in one order by everybody, so that no two wait for each other.
+
+    Raises:
+        DeviceBusy: one was not free within ``wait_s``; none is then held.
+        StoreError: a lock file cannot be written.
+    """
+    with contextlib.ExitStack() as held:
+        for uuid in sorted(set(uuids)):
+            held.enter_context(
+                device(folder, uuid, purpose, now=now, wait_s=wait_s, on_wait=on_wait)
+            )
+        yield
 
 
 def holder(note: Path) -> Holder | None:

@@ -49,11 +49,12 @@ def free_now(folder: Path, device: Device, nvml: ModuleType | Any | None = None)
 
 
 def _device_free(device: Device, nvml: ModuleType | Any | None) -> int:
+    """Of the device with the least: every rank needs as much."""
     api: Any = nvml or importlib.import_module("pynvml")
     api.nvmlInit()
     try:
-        handle = api.nvmlDeviceGetHandleByUUID(device.uuid)
-        return int(api.nvmlDeviceGetMemoryInfo(handle).free)
+        handles = [api.nvmlDeviceGetHandleByUUID(uuid) for uuid in device.uuids]
+        return min(int(api.nvmlDeviceGetMemoryInfo(handle).free) for handle in handles)
     finally:
         api.nvmlShutdown()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments.environment import Device
 from experiments.plan import Plan, make_plan
+from experiments.ranks.needs import with_ranks
 from experiments.requests import NO_ORACLE, AbRequest
 from experiments.spec import DEFAULT_LOOKS, AbSpec, LeverSetting
 from experiments.values import Scalar, digest_of
@@ -132,7 +133,8 @@ def compare(
     lever = catalog.get(request.lever)
     ref, cand = settings_of(lever, request)
     workload = workload_of(lever, request.workload)
-    parameters = workload.resolve(request.settings, device.facts)
+    resolved = workload.resolve(request.settings, device.facts)
+    parameters = with_ranks(workload, resolved, request.ranks)
     facts = RunFacts(
         device.facts.device_type, workload.name, parameters, workload.sites(parameters)
     )
@@ -152,7 +154,7 @@ def compare(
         stack=others,
         policy=lever.policy(facts),
         levers_source_digest=source_digest(lever),
-        interleaved=takes_turns(device),
+        interleaved=takes_turns(device) and request.ranks == 1,
         sequential=request.sequential,
     )
     _check_axes(spec, workload, parameters)

@@ -179,6 +179,11 @@ REASON_TEXTS: dict[str, Reason] = {
         "State of one arm reached the other.",
         "Correct the lever or the workload so that each process starts clean.",
     ),
+    "ranks-disagree": Reason(
+        "The ranks of one arm did not do the same work with the same means: environment, autotuned "
+        "kernels, inputs or weights are not equal on all of them, or two had the same shard.",
+        "Correct what differs between the ranks that are named below, then run again.",
+    ),
     "interrupted": Reason(
         "The run was interrupted before it could be decided.",
         "Go on with --resume; no sample on disk is lost.",

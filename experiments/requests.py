@@ -30,6 +30,7 @@ class AbRequest:
         resume: id of an interrupted run to go on with.
         selected: how this setting was chosen among several; kept as warnings of the run.
         sequential: planned looks, or intervals that hold at any time and may be extended.
+        ranks: processes of each arm, each with its own device and part of the global batch.
     """
 
     lever: str
@@ -45,6 +46,7 @@ class AbRequest:
     resume: str | None = None
     selected: tuple[str, ...] = ()
     sequential: Literal["group-sequential", "anytime"] = "group-sequential"
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

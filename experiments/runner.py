@@ -209,6 +209,10 @@ class Collector:
             self.spool.failure(failure)
             self._oracle_failed |= run.arm == "oracle"
             return None
+        if execution.result.disagreements:
+            text = "; ".join(execution.result.disagreements)
+            self.spool.fault("ranks-disagree", f"pair {run.pair}, {run.arm}: {text}")
+            return None
         if execution.result.left_changed and run.arm != "oracle":
             left = "; ".join(execution.result.left_changed)
             self.spool.fault("state-leaked", f"pair {run.pair}, {run.arm}: {left}")

@@ -87,6 +87,9 @@ class Sitting:
             failure = failure_of(arm, result)
             if failure is not None:
                 self.spool.failure(failure)
+            elif result.disagreements:
+                text = f"witness, {arm}: {'; '.join(result.disagreements)}"
+                self.spool.fault("ranks-disagree", text)
             else:
                 self.spool.witness(witness_of(arm, result))
                 self.spool.note(f"facts of {arm}", dict(result.facts))
@@ -163,6 +166,8 @@ class Sitting:
             return Limits(**{name: value for name, value in noted.items() if name != "name"})
         seen = self._watch(SETTLE_S)
         cores = len(os.sched_getaffinity(0)) + (self.executor.frozen.measured_core is not None)
-        limits = limits_for(seen, cores, self.executor.frozen.threads)
+        threads = self.executor.frozen.threads
+        busy = None if threads is None else min(cores, threads * self.comparison.spec.ranks)
+        limits = limits_for(seen, cores, busy)
         self.spool.note(LIMITS_NOTE, limits.as_note())
         return limits

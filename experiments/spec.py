@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from experiments.values import FrozenMap, Scalar, Value
@@ -12,6 +13,15 @@ NO_LEVER = "none"
 
 DEFAULT_LOOKS = (6, 9, 13, 18, 25, 40)
 """Numbers of pairs at which a decision is tried (design: statistics)."""
+
+
+RANKS = "ranks"
+"""The parameter that is there where an arm is more than one process: it belongs to the scope."""
+
+
+def ranks_of(parameters: Mapping[str, Scalar]) -> int:
+    """Processes of one arm, each with its own device and its own part of the global batch."""
+    return int(parameters.get(RANKS) or 1)
 
 
 class LeverSetting(Value):
@@ -58,6 +68,11 @@ class AbSpec(Value):
     def device_type(self) -> str:
         """``cpu`` or ``cuda``."""
         return self.device.split(":")[0]
+
+    @property
+    def ranks(self) -> int:
+        """Processes of one arm: a verdict at several ranks is none at one, so it is a parameter."""
+        return ranks_of(self.parameters)
 
     @property
     def scope(self) -> str:

@@ -9,12 +9,19 @@ from pydantic import Field
 from experiments.parity_records import CheckResult
 from experiments.profiling_records import Profile
 from experiments.records import Arm, FailureKind
-from experiments.spec import LeverSetting
+from experiments.spec import LeverSetting, ranks_of
 from experiments.values import FrozenMap, Scalar, Value
 
 TaskKind = Literal[
     "measure", "witness", "outputs", "op", "memcheck", "graph", "async", "screen", "profile"
 ]
+
+
+GROUP_KINDS = ("measure", "witness")
+"""Work that all ranks of an arm do together; every other kind is one process's."""
+
+LIMIT_S = "limit_s"
+"""The argument by which a group of ranks knows its time limit, in seconds."""
 
 
 class Task(Value):
@@ -39,6 +46,11 @@ class Task(Value):
     pair: int = 0
     position: Literal[0, 1] = 0
     arguments: FrozenMap[Any] = Field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many processes do this task together, each on its own shard."""
+        return ranks_of(self.parameters) if self.kind in GROUP_KINDS else 1
 
 
 class Measurement(Value):
@@ -106,7 +118,10 @@ class Visit(Value):
 
 
 class TaskResult(Value):
-    """What a measured process left behind; ``failure`` excludes every figure."""
+    """What a measured process left behind; ``failure`` excludes every figure.
+
+    ``disagreements`` say on what the ranks of one arm differ that must be equal on all of them.
+    """
 
     failure: FailureKind | None = None
     stage: str = ""
@@ -120,6 +135,7 @@ class TaskResult(Value):
     launches: FrozenMap[int] = Field(default_factory=dict)
     visits: tuple[Visit, ...] = ()
     left_changed: tuple[str, ...] = ()
+    disagreements: tuple[str, ...] = ()
     start_s: float = 0.0
     warmup_s: float = 0.0
     measured_s: float = 0.0

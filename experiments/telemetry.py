@@ -39,9 +39,11 @@ class Probe(Protocol):
 def probe_for(device: Device) -> Probe:
     """The reader of a device."""
     if device.is_cuda:
+        from experiments.ranks.telemetry import GroupProbe
         from experiments.telemetry_cuda import CudaProbe
 
-        return CudaProbe(device.uuid)
+        probes = [CudaProbe(uuid) for uuid in device.uuids]
+        return GroupProbe(probes) if device.peers else probes[0]
     from experiments.telemetry_cpu import CpuProbe
 
     return CpuProbe()

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,16 +63,23 @@ class Stage:
             self._path.write_text(name)
 
 
-def execute(task: Task, stage: Stage, born: float) -> TaskResult:
+def alone(session: Session) -> None:
+    """One process: there is nobody to join."""
+
+
+def execute(
+    task: Task, stage: Stage, born: float, join: Callable[[Session], None] = alone
+) -> TaskResult:
     """Do the task and describe how it ended; never raises.
 
     Args:
         task: what to do.
         stage: told at each step.
         born: ``time.monotonic()`` when this process was asked for.
+        join: given the opened session before any of its work; a rank meets the others there.
     """
     try:
-        return _execute(task, stage, born)
+        return _execute(task, stage, born, join)
     except BaseException as error:  # noqa: BLE001 - the process boundary
         return failure(error, stage.name)
 
@@ -103,7 +110,7 @@ def kind_of(error: BaseException) -> FailureKind:
     return "crashed"
 
 
-def _execute(task: Task, stage: Stage, born: float) -> TaskResult:
+def _execute(task: Task, stage: Stage, born: float, join: Callable[[Session], None]) -> TaskResult:
     stage.enter("import")
     turns = baton.of(task.arguments)
     turns.start()
@@ -114,6 +121,8 @@ def _execute(task: Task, stage: Stage, born: float) -> TaskResult:
     claims([lever for lever, _ in levers])
     stage.enter("open")
     session = None if task.kind in SESSIONLESS else _open(task)
+    if session is not None:
+        join(session)
     sites = {} if session is None else session.sites
     before = global_state.take(sites)
     with _all_engaged(levers, sites, stage):
@@ -272,7 +281,13 @@ def _autotuned() -> dict[str, Scalar]:
 def run_files(task_path: Path, result_path: Path, stage_path: Path, born: float) -> None:
     """Read a task, do it, and leave its result whole on disk."""
     task = Task.model_validate_json(task_path.read_bytes())
-    result = execute(task, Stage(stage_path), born)
+    stage = Stage(stage_path)
+    if task.ranks > 1:
+        from experiments.ranks.group import run_group
+
+        result = run_group(task, str(task_path.with_suffix("")), stage.enter, born)
+    else:
+        result = execute(task, stage, born)
     sys.stdout.flush()
     sys.stderr.flush()
     write_atomically(result_path, result.model_dump_json())

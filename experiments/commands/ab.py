@@ -59,6 +59,9 @@ def ab(
     sequential: Annotated[
         Sequential, typer.Option(help="Planned looks, or intervals that more pairs may extend.")
     ] = Sequential.PLANNED,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Processes of each arm, each on a device of its own.")
+    ] = 1,
     screen: Annotated[
         bool, typer.Option("--screen", help="Only order the candidates, fast: no verdict.")
     ] = False,
@@ -90,6 +93,7 @@ def ab(
         max_pairs=pairs,
         resume=resume,
         sequential="anytime" if sequential is Sequential.ANYTIME else "group-sequential",
+        ranks=ranks,
     )
     outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
@@ -108,6 +112,10 @@ def _run(
         raise UsageError(
             "a screen gives no verdict to expect, and there is nothing to resume",
             cure="leave out --expect and --resume, or --screen",
+        )
+    if screen and request.ranks > 1:
+        raise UsageError(
+            "a screen runs in one process", cure="leave out --ranks to screen, or --screen"
         )
     if request.resume is not None or (len(typed) == 1 and not screen):
         return _measure(replace(request, cand=typed[0]), as_json=as_json, ask=ask)

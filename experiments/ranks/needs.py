@@ -1,0 +1,60 @@
+"""What several ranks mean for a request: the parameter of its scope, memory and time (pure)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from experiments.spec import RANKS, ranks_of
+from experiments.values import Scalar
+from experiments.workloads.base import DeviceFacts, Needs, Workload
+from levers.errors import BadParameter
+
+START_S = 6.0
+"""Seconds that a group takes longer than one process to start on GPUs: it meets and connects."""
+
+
+def with_ranks(
+    workload: Workload, parameters: Mapping[str, Scalar], ranks: int
+) -> Mapping[str, Scalar]:
+    """The parameters of a scope with that many ranks; one rank is not named.
+
+    Raises:
+        BadParameter: the workload cannot run on several ranks, or the number makes no sense.
+    """
+    if ranks < 1:
+        raise BadParameter(f"{ranks} ranks", cure="use --ranks 1 or more")
+    if ranks == 1:
+        return parameters
+    if not getattr(workload, "several_ranks", False):
+        raise BadParameter(
+            f"{workload.name} cannot run on several ranks",
+            cure="leave out --ranks, or use a training workload such as slat_flow",
+        )
+    return {**parameters, RANKS: ranks}
+
+
+def needs_of(
+    workload: Workload,
+    parameters: Mapping[str, Scalar],
+    device: DeviceFacts,
+    cores: int | None = None,
+) -> Needs:
+    """What a sample takes on all ranks: device memory is each device's own, the host is shared.
+
+    On a CPU the ranks also share the cores (those of this machine unless they are given).
+    """
+    needs, ranks = workload.needs(parameters, device), ranks_of(parameters)
+    if ranks == 1:
+        return needs
+    found = cores or len(os.sched_getaffinity(0))
+    threads = int(parameters.get("threads") or 1)
+    crowd = max(1.0, ranks * threads / found) if device.device_type == "cpu" else 1.0
+    start_s = START_S if device.device_type == "cuda" else 0.0
+    return replace(
+        needs,
+        host_memory_bytes=needs.host_memory_bytes * ranks,
+        seconds_per_sample=needs.seconds_per_sample * crowd + start_s,
+        time_limit_s=needs.time_limit_s * crowd,
+    )
