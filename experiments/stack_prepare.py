@@ -1,0 +1,241 @@
+"""From a stack as typed to one that is fixed: levers, rows, parameters; every mistake is said here.
+
+Nothing is measured and nothing is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments import now, prepare
+from experiments.environment import Device
+from experiments.plan import make_plan
+from experiments.prepare import Comparison, RunFacts
+from experiments.registry import Registry
+from experiments.requests import Listener
+from experiments.spec import NO_LEVER, AbSpec, LeverSetting
+from experiments.stack_plan import FEWEST_BLOCKS, Rows, leave_one_out, overlaps, waterfall
+from experiments.stack_published import published, refuse_other_work
+from experiments.stack_records import Row, StackSpec
+from experiments.stack_requests import StackRequest
+from experiments.values import Scalar, digest_of
+from experiments.workloads import catalog as workloads
+from experiments.workloads.base import Workload
+from levers import catalog
+from levers.base import OFF, Lever, claims
+from levers.errors import BadSetting, LeverConflict, UsageError
+from levers.policy import GatingPolicy, ParityClass
+from levers.source import source_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack that is resolved: what is measured, where, and under which policy as a whole."""
+
+    spec: StackSpec
+    workload: Workload
+    device: Device
+    policy: GatingPolicy
+    axes: tuple[str, ...]
+
+    def comparison(self, row: Row) -> Comparison:
+        """One row against no lever at all, as the comparison that parity and processes work on."""
+        spec = self.ab_spec(row.levers)
+        last = catalog.get(row.levers[-1].lever if row.levers else self.spec.levers[-1].lever)
+        plan = make_plan(spec.seed, spec.looks[-1])
+        return Comparison(spec, last, self.workload, self.device, plan, ())
+
+    def ab_spec(self, levers: Sequence[LeverSetting]) -> AbSpec:
+        """The levers as an A/B: the last one is tested, the others are its stack."""
+        last = levers[-1] if levers else LeverSetting(lever=NO_LEVER, setting=OFF)
+        return AbSpec(
+            lever=last.lever,
+            ref=OFF,
+            cand=last.setting,
+            workload=self.spec.workload,
+            parameters=self.spec.parameters,
+            device=self.spec.device,
+            seed=self.spec.seed,
+            stack=tuple(levers[:-1]),
+            policy=self.policy,
+            levers_source_digest=self.spec.levers_digest,
+        )
+
+
+def resolved(
+    request: StackRequest, device: Device, registry: Registry, listener: Listener
+) -> Stack:
+    """Resolve a request on a device.
+
+    Raises:
+        UsageError: a name, setting or number that cannot be used, levers that conflict, a first row
+            or a published figure of other work; each names its cure.
+    """
+    workload = workloads.get(request.workload)
+    parameters = workload.resolve(request.settings, device.facts)
+    first = workload.resolve({**request.settings, **request.first}, device.facts)
+    refuse_other_work(first, parameters, workload.name)
+    if request.blocks < FEWEST_BLOCKS or request.blocks % 2:
+        raise UsageError(
+            f"{request.blocks} blocks cannot be balanced",
+            cure=f"use an even number of at least {FEWEST_BLOCKS}: each second block is a mirror",
+        )
+    levers = typed(request.levers) or default_on(registry, workload, parameters, device, listener)
+    declared = [catalog.get(one.lever) for one in levers]
+    facts = facts_of(workload, parameters, device)
+    _refuse(levers, declared, facts)
+    return _fixed(request, workload, parameters, device, levers, declared)
+
+
+def again(spec: StackSpec, device: Device) -> Stack:
+    """The stack of a stored spec, to go on with it.
+
+    Raises:
+        UsageError: the source of a lever is another than when the stack began.
+    """
+    declared = [catalog.get(one.lever) for one in spec.levers]
+    if (found := _digest(declared)) != spec.levers_digest:
+        raise UsageError(
+            f"a lever has changed since the stack began ({spec.levers_digest} -> {found})",
+            cure="start a new stack: samples of two versions are never mixed",
+        )
+    workload = workloads.get(spec.workload)
+    facts = facts_of(workload, spec.parameters, device)
+    axes = tuple(axis.name for axis in workload.axes(spec.parameters))
+    return Stack(spec, workload, device, policy_of(declared, facts), axes)
+
+
+def facts_of(workload: Workload, parameters: Mapping[str, Scalar], device: Device) -> RunFacts:
+    """What a lever may know before anything runs."""
+    sites = workload.sites(parameters)
+    return RunFacts(device.facts.device_type, workload.name, parameters, sites)
+
+
+def typed(texts: Sequence[str]) -> tuple[LeverSetting, ...]:
+    """The levers as typed, ``name=setting``, in their order.
+
+    Raises:
+        UsageError: one has no setting, is off, or is named twice.
+    """
+    found = []
+    for text in texts:
+        name, _, setting = text.partition("=")
+        lever = catalog.get(name.strip())
+        checked = lever.settings.check(lever.name, setting.strip() or "on")
+        if checked == OFF:
+            raise BadSetting(
+                f"{lever.name}={OFF} adds nothing to a stack", cure="leave it out of --levers"
+            )
+        found.append(LeverSetting(lever=lever.name, setting=checked))
+    names = [one.lever for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is named twice", cure="give each lever one setting")
+    return tuple(found)
+
+
+def default_on(
+    registry: Registry,
+    workload: Workload,
+    parameters: Mapping[str, Scalar],
+    device: Device,
+    listener: Listener,
+) -> tuple[LeverSetting, ...]:
+    """The levers that are default-ON in this scope, in the catalog's order.
+
+    Raises:
+        UsageError: there is none.
+    """
+    stack = now.stack(registry, device.driver)
+    found = registry.default_on_set(workload.name, parameters, device.facts.kind, stack)
+    for name, why in found.left_out:
+        listener.on_warning(f"{name} is not in the stack: {why}")
+    place = {entry.name: number for number, entry in enumerate(catalog.listed())}
+    if not found.settings:
+        raise UsageError(
+            f"no lever is default-ON for {workload.name} with these parameters on this device",
+            cure="name them with --levers a=on,b=on",
+        )
+    return tuple(sorted(found.settings, key=lambda one: place.get(one.lever, len(place))))
+
+
+def policy_of(declared: Sequence[Lever], facts: RunFacts) -> GatingPolicy:
+    """The bar of the levers together: no stronger than the weakest claim among them."""
+    found = [lever.policy(facts) for lever in declared]
+    claimed = demanded = ParityClass.BYTE_EXACT
+    for policy in found:
+        claimed, demanded = claimed.weaker(policy.claims), demanded.weaker(policy.demanded)
+    tolerances = [policy.tolerance for policy in found if policy.tolerance is not None]
+    return dataclasses.replace(
+        found[-1],
+        claims=claimed,
+        demands=demanded,
+        strict_tokens=any(policy.strict_tokens for policy in found),
+        tolerance=max(tolerances, key=lambda one: one.relative_error, default=None),
+    )
+
+
+def _refuse(levers: Sequence[LeverSetting], declared: Sequence[Lever], facts: RunFacts) -> None:
+    """Refuse levers that have no place here, or that claim one site without saying so."""
+    for one, lever in zip(levers, declared, strict=True):
+        if facts.workload not in lever.workloads:
+            raise LeverConflict(
+                f"{lever.name} has no site in workload {facts.workload!r}",
+                cure=f"it belongs to {' and '.join(lever.workloads)}",
+            )
+        for reason in prepare.unmet_by(lever, facts, one.setting):
+            raise UsageError(f"{lever.name} cannot run here: {reason}", cure="leave it out")
+    claims(declared)
+
+
+def _fixed(
+    request: StackRequest,
+    workload: Workload,
+    parameters: Mapping[str, Scalar],
+    device: Device,
+    levers: tuple[LeverSetting, ...],
+    declared: Sequence[Lever],
+) -> Stack:
+    axes = tuple(axis.name for axis in workload.axes(parameters))
+    policy = policy_of(declared, facts_of(workload, parameters, device))
+    rows = Rows()
+    waterfall(levers, rows)
+    left_out = leave_one_out(levers, rows) if request.leave_one_out and len(levers) > 1 else ()
+    crossed = overlaps(levers, declared, rows) if request.pairs else ()
+    named = " ".join(map(str, levers))
+    seed = int(digest_of(f"{workload.name} {named}")[:7], 16)
+    spec = StackSpec(
+        workload=workload.name,
+        parameters=dict(parameters),
+        device=device.facts.device,
+        seed=request.seed if request.seed is not None else seed,
+        levers=levers,
+        rows=rows.all(),
+        left_out=left_out,
+        overlaps=crossed,
+        blocks=request.blocks,
+        budget_s=request.budget_s,
+        axis=_judged_axis(axes, policy, workload.name),
+        claims=policy.claims,
+        demands=policy.demanded,
+        levers_digest=_digest(declared),
+        published=published(request.published, levers, axes, parameters),
+    )
+    return Stack(spec, workload, device, policy, axes)
+
+
+def _judged_axis(axes: Sequence[str], policy: GatingPolicy, workload: str) -> str:
+    """The first primary axis of the last lever's policy."""
+    for name in axes:
+        if policy.is_primary(name):
+            return name
+    raise UsageError(
+        f"the levers are judged on {', '.join(policy.primaries)}, which {workload} does not report",
+        cure=f"it reports {', '.join(axes)}",
+    )
+
+
+def _digest(declared: Sequence[Lever]) -> str:
+    return digest_of(" ".join(f"{lever.name} {source_digest(lever)}" for lever in declared))
