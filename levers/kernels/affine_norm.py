@@ -1,0 +1,56 @@
+"""LayerNorm with weight and bias, rounded once to the dtype of the next Linear.
+
+Shapes: N rows, C channels. The backward gives the rows' gradient and sums the weight's and the
+bias's in fp32 in the same pass over the rows. See :mod:`.row_norm`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levers.kernels.row_norm import RowNorm, next_dtype
+
+NORM = RowNorm(None, plus_one=False)
+
+
+class FusedAffineNorm(torch.autograd.Function):
+    """The norm; weight and bias are the scale and the shift of a batch of one sample."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """``[N, C]`` in ``dtype``."""
+        y_NC, mean_N, rstd_N = NORM.forward(x_NC, weight_C[None], bias_C[None], dtype)
+        ctx.save_for_backward(x_NC, mean_N, rstd_N, weight_C)
+        return y_NC
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Of rows, weight and bias."""
+        x_NC, mean_N, rstd_N, weight_C = ctx.saved_tensors
+        saved = (x_NC, mean_N, rstd_N, weight_C[None])
+        dx, dweight, dbias = NORM.backward(grads[0], saved, sums=any(ctx.needs_input_grad[1:3]))
+        if dweight is None or dbias is None:
+            return dx, None, None, None
+        return dx, dweight[0], dbias[0], None
+
+
+def affine_norm_to(x_NC: Tensor, weight_C: Tensor, bias_C: Tensor, dtype: torch.dtype) -> Tensor:
+    """The norm in a dtype of choice, ``[N, C]``.
+
+    Raises:
+        TypeError: weight and bias differ in dtype; their gradients are summed together.
+    """
+    if weight_C.dtype != bias_C.dtype:
+        raise TypeError(f"weight is {weight_C.dtype} and bias {bias_C.dtype}; use one dtype")
+    y_NC: Tensor = FusedAffineNorm.apply(x_NC, weight_C, bias_C, dtype)  # type: ignore[no-untyped-call]
+    return y_NC
+
+
+def affine_norm(x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> Tensor:
+    """The norm in the dtype of the next Linear, ``[N, C]``."""
+    return affine_norm_to(x_NC, weight_C, bias_C, next_dtype(x_NC))
