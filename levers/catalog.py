@@ -15,7 +15,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,12 @@ from levers.errors import BadParameter, BrokenLever, UnknownName
 from levers.lint import complaints
 
 BUILT_IN: tuple[str, ...] = (
+    "levers.attn_backend:LEVER",
+    "levers.cached_cu_seqlens:LEVER",
     "levers.fa2_nsplits_cap:LEVER",
+    "levers.fused_affine_norm:LEVER",
+    "levers.fused_gate_residual:LEVER",
+    "levers.fused_modulate:LEVER",
     "levers.segment_sum_broadcast:LEVER",
 )
 """``module:ATTRIBUTE`` of each built-in lever; the last part of the module is the lever's name."""
@@ -63,6 +68,11 @@ def get(name: str) -> Lever:
     if not named:
         raise UnknownName("lever", name, {source.name for source in sources})
     return _usable(_entries(named))
+
+
+def named(names: Collection[str]) -> tuple[Entry, ...]:
+    """The entries of these names, from one look at what is installed; unknown names have none."""
+    return _entries([source for source in _sources() if source.name in names])
 
 
 def listed() -> tuple[Entry, ...]:
