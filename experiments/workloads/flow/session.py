@@ -114,6 +114,10 @@ class TrainingSession:
         finally:
             self._slots.watch = ()
 
+    def step_once(self) -> None:
+        """One whole step, untimed and unwatched: what a profile looks at."""
+        self.step().run()
+
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
         """The parity pass that ``arguments['want']`` names (see :mod:`.parity`)."""
         return parity.outputs(self.config, self._slots, self.device, self.seed, arguments)
