@@ -71,7 +71,7 @@ def _pairs(record: RunRecord, axis: Axis) -> Plot | None:
     if ratios is None or not len(ratios):
         return None
     caption = f"{axis.name}: effect of each pair, running mean, interval at each look"
-    with _figure(7.0, 2.8) as (figure, save):
+    with drawing(7.0, 2.8) as (figure, save):
         area = figure.add_axes((0.09, 0.17, 0.89, 0.73))
         numbers = np.arange(1, len(ratios) + 1)
         means = np.cumsum(ratios) / numbers
@@ -98,7 +98,7 @@ def _forest(record: RunRecord, look: Look) -> Plot:
     """All axes at the last look: estimate and interval; margins of the guards as ticks."""
     effects = [one for one in look.effects if np.isfinite(one.estimate)]
     states = {state.axis: state.state for state in look.states}
-    with _figure(7.0, 0.9 + 0.32 * max(1, len(effects))) as (figure, save):
+    with drawing(7.0, 0.9 + 0.32 * max(1, len(effects))) as (figure, save):
         low = 0.5 / figure.get_figheight()
         area = figure.add_axes((0.32, low, 0.66, 0.96 - low))
         area.axvline(0, color=INK, linewidth=0.8)
@@ -129,7 +129,7 @@ def _colour(effect: Effect) -> str:
 
 
 @contextlib.contextmanager
-def _figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Any]]:
+def drawing(width_in: float, height_in: float) -> Iterator[tuple[Figure, Any]]:
     """A figure, and what turns it into SVG and PNG: the same bytes for the same data."""
     import matplotlib
     from matplotlib.figure import Figure
