@@ -1,0 +1,156 @@
+"""RMS norm of each head of queries and keys, then rotary positions: one pass over memory each way.
+
+Shapes: N query rows, M key rows (equal in self-attention), H heads, D head dim (even), P = D / 2
+pairs. ``x`` stands for queries or keys.
+
+The forward keeps the original's roundings: the norm in fp32, rounded to the rows' dtype, turned in
+fp32, rounded again. The backward stays in fp32 until its result is rounded, where the original
+rounds the gradient once more between the rotation and the norm. The gradients of the gammas are
+sums over all rows, accumulated in fp32.
+
+With ``n = max(|x|, 1e-12)``, ``xhat = x / n``, ``y = xhat * gamma * sqrt(D)``, ``dy`` the gradient
+turned back and ``u = dy * gamma * sqrt(D)``: ``dx = (u - xhat * sum(u * xhat)) / n``, and ``dgamma
+= sqrt(D) * sum(dy * xhat)`` over the rows. Where the norm is clamped it is a constant and the sum
+drops out.
+
+Sources: Zhang and Sennrich 2019 (RMS norm), Su et al. 2021 (RoPE); the clamp is that of
+``torch.nn.functional.normalize``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SMALLEST_NORM = 1e-12
+"""``torch.nn.functional.normalize``'s default clamp of the norm."""
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """fp32, or fp64 for fp64 rows."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def rows_contiguous(x_NHD: Tensor) -> Tensor:
+    """The rows as they are where a head's channels lie side by side, else a copy."""
+    return x_NHD if x_NHD.stride(-1) == 1 else x_NHD.contiguous()
+
+
+def check_shapes(
+    q_NHD: Tensor, k_MHD: Tensor, gamma_q_HD: Tensor, gamma_k_HD: Tensor, turn_NP2: Tensor | None
+) -> None:
+    """Refuse what the kernels would read wrongly.
+
+    Raises:
+        ValueError: shapes or dtypes that do not belong together, with what was found.
+    """
+    heads = q_NHD.shape[1:]
+    found = f"q {tuple(q_NHD.shape)}, k {tuple(k_MHD.shape)}"
+    if heads[1] % 2 or k_MHD.shape[1:] != heads or q_NHD.dtype != k_MHD.dtype:
+        raise ValueError(f"queries and keys need equal heads, an even head dim, one dtype: {found}")
+    if gamma_q_HD.shape != heads or gamma_k_HD.shape != heads:
+        raise ValueError(f"gammas {tuple(gamma_q_HD.shape)}, {tuple(gamma_k_HD.shape)} for {found}")
+    if turn_NP2 is None:
+        return
+    needed = (q_NHD.shape[0], heads[1] // 2, 2)
+    if tuple(turn_NP2.shape) != needed or k_MHD.shape[0] != q_NHD.shape[0]:
+        raise ValueError(f"phases {tuple(turn_NP2.shape)}, not {needed}, for {found}")
+
+
+def turned(x_NHD: Tensor, turn_NP2: Tensor, sign: int) -> Tensor:
+    """Adjacent pairs of channels turned by the angle (sign 1) or back (sign -1), in wide dtype."""
+    cos_NP, sin_NP = turn_NP2[:, None, :, 0], sign * turn_NP2[:, None, :, 1]
+    even, odd = x_NHD[..., 0::2], x_NHD[..., 1::2]
+    return torch.stack((even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP), -1).flatten(-2)
+
+
+def forward_torch(x_NHD: Tensor, gamma_HD: Tensor, turn_NP2: Tensor | None) -> Tensor:
+    """One of queries and keys with plain PyTorch, in the dtype it came in."""
+    wide, root = x_NHD.to(wide_dtype(x_NHD.dtype)), x_NHD.shape[-1] ** 0.5
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
+    normed = (wide / norm * (gamma_HD * root)).to(x_NHD.dtype)
+    return (
+        normed if turn_NP2 is None else turned(normed.to(wide.dtype), turn_NP2, 1).to(x_NHD.dtype)
+    )
+
+
+def backward_torch(
+    x_NHD: Tensor, gamma_HD: Tensor, turn_NP2: Tensor | None, grad_NHD: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the rows (in their dtype) and of gamma (wide) with plain PyTorch."""
+    wide, root = x_NHD.to(wide_dtype(x_NHD.dtype)), x_NHD.shape[-1] ** 0.5
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    clamped, norm = norm <= SMALLEST_NORM, norm.clamp_min(SMALLEST_NORM)
+    unit, grad = wide / norm, grad_NHD.to(wide.dtype)
+    grad = grad if turn_NP2 is None else turned(grad, turn_NP2, -1)
+    dgamma_HD = (grad * unit).sum(0) * root
+    grad = grad * (gamma_HD * root)
+    along = (grad * unit).sum(-1, keepdim=True).masked_fill(clamped, 0.0)
+    return ((grad - unit * along) / norm).to(x_NHD.dtype), dgamma_HD
+
+
+class FusedQkNormRope(torch.autograd.Function):
+    """Norm and rotation of queries and keys; keeps what came in, and nothing else."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_NHD: Tensor,
+        k_MHD: Tensor,
+        gamma_q_HD: Tensor,
+        gamma_k_HD: Tensor,
+        turn_NP2: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Contiguous results from rows with any row and head stride."""
+        ctx.save_for_backward(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
+        if q_NHD.device.type == "cuda":
+            from levers.kernels.qk_norm_rope_triton import forward_triton
+
+            return forward_triton(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
+        return (
+            forward_torch(q_NHD, gamma_q_HD, turn_NP2),
+            forward_torch(k_MHD, gamma_k_HD, turn_NP2),
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        """Gradients of the rows in their dtype, of the gammas in theirs."""
+        q, k, gamma_q, gamma_k, turn = ctx.saved_tensors
+        if q.device.type == "cuda":
+            from levers.kernels.qk_norm_rope_grad_triton import backward_triton
+
+            dq, dk, dgamma_q, dgamma_k = backward_triton(q, k, gamma_q, gamma_k, turn, grads)
+        else:
+            dq, dgamma_q = backward_torch(q, gamma_q, turn, grads[0])
+            dk, dgamma_k = backward_torch(k, gamma_k, turn, grads[1])
+        return dq, dk, dgamma_q.to(gamma_q.dtype), dgamma_k.to(gamma_k.dtype), None
+
+
+def qk_norm_rope(
+    q_NHD: Tensor,
+    k_MHD: Tensor,
+    gamma_q_HD: Tensor,
+    gamma_k_HD: Tensor,
+    phases_NP: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Normalised and turned queries and keys, contiguous, in the dtype they came in.
+
+    Args:
+        q_NHD: queries; views of a packed projection are read in place.
+        k_MHD: keys; as many rows as queries where there are phases.
+        gamma_q_HD: scale of the normalised queries.
+        gamma_k_HD: scale of the normalised keys.
+        phases_NP: unit complex numbers, or None where positions do not count. They are read as the
+            cosines and sines that they hold, so that no operation on complex numbers is left.
+
+    Raises:
+        ValueError: shapes or dtypes that do not belong together.
+    """
+    turn_NP2 = None if phases_NP is None else torch.view_as_real(phases_NP)
+    check_shapes(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
+    q, k = FusedQkNormRope.apply(  # type: ignore[no-untyped-call]
+        rows_contiguous(q_NHD), rows_contiguous(k_MHD), gamma_q_HD, gamma_k_HD, turn_NP2
+    )
+    return q, k

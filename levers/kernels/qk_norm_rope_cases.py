@@ -1,0 +1,241 @@
+"""The cases of the op check of the fused norm and RoPE: forward and backward against fp64.
+
+A case's inputs are ``q, k, gamma_q, gamma_k, turn, grad_q, grad_k``. ``q`` and ``k`` are views of a
+packed projection, as in the model; ``turn`` holds a cosine and a sine for each pair of channels, or
+nothing in cross-attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from levers.base import OpCase
+from levers.kernels.qk_norm_rope import qk_norm_rope
+
+Tensors = tuple[Tensor, ...]
+Call = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+Fill = Callable[[Tensor], Tensor]
+"""Turns standard normal fp32 rows ``[rows, parts, H, D]`` into the case's."""
+
+CPU_HEADS, CPU_DIM = 2, 32
+CUDA_HEADS, CUDA_DIM = 12, 128
+
+ROWS: dict[str, tuple[int, int]] = {
+    "1": (1, 1),
+    "ragged 601 + 1 + 33": (635, 635),
+    "2222": (2222, 2222),
+}
+"""Self-attention: queries and keys of the same rows."""
+
+CROSS: dict[str, tuple[int, int]] = {"cross 1 x 77": (1, 77), "cross 700 x 2056": (700, 2056)}
+"""Cross-attention: no positions, other keys."""
+
+FARTHEST = 63.0
+"""Largest voxel coordinate (a 64^3 grid), in radians a unit at the first frequency."""
+
+
+def published(
+    q_NHD: Tensor,
+    k_MHD: Tensor,
+    gamma_q_HD: Tensor,
+    gamma_k_HD: Tensor,
+    phases_NP: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The original: ``F.normalize`` in fp32, rounded, times complex phases, rounded."""
+    return _published(q_NHD, gamma_q_HD, phases_NP), _published(k_MHD, gamma_k_HD, phases_NP)
+
+
+def _published(x_NHD: Tensor, gamma_HD: Tensor, phases_NP: Tensor | None) -> Tensor:
+    wide = x_NHD.to(torch.promote_types(x_NHD.dtype, torch.float32))
+    normed = (F.normalize(wide, dim=-1) * gamma_HD * x_NHD.shape[-1] ** 0.5).to(x_NHD.dtype)
+    if phases_NP is None:
+        return normed
+    pairs = normed.to(wide.dtype).unflatten(-1, (-1, 2)).contiguous()
+    turned = torch.view_as_complex(pairs) * phases_NP[:, None, :]
+    real: Tensor = torch.view_as_real(turned)
+    return real.flatten(-2).to(x_NHD.dtype)
+
+
+def _phases(turn: Tensor) -> Tensor | None:
+    return torch.view_as_complex(turn) if turn.numel() else None
+
+
+def _normal(x: Tensor) -> Tensor:
+    return x
+
+
+def _offset(x: Tensor) -> Tensor:
+    """A mean of 30 standard deviations: nearly parallel rows, gradients that cancel."""
+    return x + 30.0
+
+
+def _spread(x: Tensor) -> Tensor:
+    """One channel of a head a thousand times the others."""
+    x[..., 0] *= 1e3
+    return x
+
+
+def _subnormal(x: Tensor) -> Tensor:
+    """Norms far below the clamp, in part below the smallest normal number (1.2e-38)."""
+    return x * 1e-39
+
+
+def _zero_rows(x: Tensor) -> Tensor:
+    """Every second row is zero: its norm is clamped."""
+    x[::2] = 0.0
+    return x
+
+
+def _nonfinite(x: Tensor) -> Tensor:
+    """A NaN in the first row and an infinity in the last, each in one head."""
+    x[0, :, 0, 3], x[-1, :, -1, 2] = math.nan, math.inf
+    return x
+
+
+@dataclass(frozen=True)
+class QkCase:
+    """One case; its methods are the callables of an :class:`levers.base.OpCase`."""
+
+    rows: tuple[int, int]
+    turned: bool
+    fill: Fill
+    dtype: torch.dtype
+    device: str
+    heads: int
+    dim: int
+
+    def inputs(self, seed: int) -> Tensors:
+        """Drawn on the CPU so that every device gets the same."""
+        generator = torch.Generator().manual_seed(seed)
+        draw = partial(torch.randn, generator=generator)
+        n, m = self.rows
+        packed = self._place(self.fill(draw(max(n, m), 3, self.heads, self.dim)))
+        gammas = [1 + 0.2 * draw(self.heads, self.dim) for _ in "qk"]
+        angles = FARTHEST * torch.rand(n, self.dim // 2, generator=generator)
+        turn = torch.stack((angles.cos(), angles.sin()), -1)[: n if self.turned else 0]
+        grads = [self._place(draw(rows, self.heads, self.dim)) for rows in self.rows]
+        q, k, _ = packed.unbind(1)
+        return (q[:n], k[:m], *(x.to(self.device) for x in (*gammas, turn)), *grads)
+
+    def _place(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype).to(self.device)
+
+    def results_like(self, inputs: Tensors) -> Tensors:
+        """Room for the forward's queries and keys."""
+        return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs[:2])
+
+    def gradients_like(self, inputs: Tensors) -> Tensors:
+        """Room for the gradients of queries, keys and gammas."""
+        return (*self.results_like(inputs), *map(torch.empty_like, inputs[2:4]))
+
+    def forward(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
+        """Queries and keys."""
+        for out, found in zip(outputs, _called(call, inputs[:4], inputs[4]), strict=True):
+            out.copy_(found)
+
+    def backward(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
+        """The gradients, as autograd computes them."""
+        leaves = tuple(x.detach().requires_grad_() for x in inputs[:4])
+        found = torch.autograd.grad(_called(call, leaves, inputs[4]), leaves, inputs[5:])
+        for out, gradient in zip(outputs, found, strict=True):
+            out.copy_(gradient)
+
+    def backward_reversed(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
+        """The same gradients from the rows in reverse order: another order of gamma's sums."""
+        q, k, gamma_q, gamma_k, turn, *grads = inputs
+        flipped = (
+            q.flip(0),
+            k.flip(0),
+            gamma_q,
+            gamma_k,
+            turn.flip(0),
+            *(g.flip(0) for g in grads),
+        )
+        found = self.gradients_like(inputs)
+        self.backward(call, flipped, found)
+        for out, gradient in zip(outputs[:2], found[:2], strict=True):
+            out.copy_(gradient.flip(0))
+        for out, gradient in zip(outputs[2:], found[2:], strict=True):
+            out.copy_(gradient)
+
+    def forward_truth(self, inputs: Tensors) -> Tensors:
+        """The original in fp64."""
+        wide = tuple(x.double() for x in inputs)
+        return _called(published, wide[:4], wide[4])
+
+    def backward_truth(self, inputs: Tensors) -> Tensors:
+        """The original's gradients in fp64."""
+        wide = tuple(x.double() for x in inputs)
+        leaves = tuple(x.detach().requires_grad_() for x in wide[:4])
+        return torch.autograd.grad(_called(published, leaves, wide[4]), leaves, wide[5:])
+
+    def forward_nonfinite(self, inputs: Tensors) -> Tensors:
+        """Where the true results are not finite."""
+        return tuple(~torch.isfinite(x) for x in self.forward_truth(inputs))
+
+
+def _called(call: Call, four: Tensors, turn: Tensor) -> Tensors:
+    q, k, gamma_q, gamma_k = four
+    return call(q, k, gamma_q, gamma_k, _phases(turn))
+
+
+def _op_cases(name: str, case: QkCase, *, backward: bool = True) -> list[OpCase]:
+    """The forward's case and, where values are finite, the backward's."""
+    elements = sum(case.rows) * case.heads * case.dim
+    forward = OpCase(
+        name=f"forward {name}",
+        inputs=case.inputs,
+        outputs=case.results_like,
+        reference=partial(case.forward, published),
+        candidate=partial(case.forward, qk_norm_rope),
+        truth=case.forward_truth,
+        masks=None if backward else case.forward_nonfinite,
+        elements=elements,
+    )
+    if not backward:
+        return [forward]
+    return [
+        forward,
+        OpCase(
+            name=f"backward {name}",
+            inputs=case.inputs,
+            outputs=case.gradients_like,
+            reference=partial(case.backward, published),
+            candidate=partial(case.backward, qk_norm_rope),
+            truth=case.backward_truth,
+            elements=elements,
+            reorderings=(partial(case.backward_reversed, published),),
+        ),
+    ]
+
+
+def op_cases(device: str) -> Sequence[OpCase]:
+    """All cases for a device."""
+    cuda = torch.device(device).type == "cuda"
+    heads, dim = (CUDA_HEADS, CUDA_DIM) if cuda else (CPU_HEADS, CPU_DIM)
+    make = partial(QkCase, device=device, heads=heads, dim=dim)
+    bf16 = torch.bfloat16
+    cases: list[OpCase] = []
+    for turned, shapes in ((True, ROWS), (False, {**CROSS, "2222": ROWS["2222"]})):
+        for label, rows in shapes.items():
+            name = f"{label}, {'turned' if turned else 'not turned'}, bfloat16"
+            cases += _op_cases(name, make(rows, turned, _normal, bf16))
+    few = ROWS["ragged 601 + 1 + 33"]
+    for dtype in (torch.float16, torch.float32):
+        name = f"ragged, {dtype}".replace("torch.", "")
+        cases += _op_cases(name, make(few, True, _normal, dtype))
+    odd = partial(QkCase, device=device, heads=3, dim=40)
+    cases += _op_cases("3 heads of 40, bfloat16", odd(few, True, _normal, bf16))
+    for label, fill in (("large mean", _offset), ("one large channel", _spread)):
+        cases += _op_cases(f"{label}, bfloat16", make(few, True, fill, bf16))
+    for label, fill in (("subnormal", _subnormal), ("zero rows", _zero_rows)):
+        cases += _op_cases(f"{label}, bfloat16", make(few, True, fill, bf16))
+    wild = make(few, True, _nonfinite, bf16)
+    return (*cases, *_op_cases("NaN and Inf, bfloat16", wild, backward=False))

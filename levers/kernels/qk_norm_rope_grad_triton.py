@@ -1,0 +1,132 @@
+"""Device code of the fused RMS norm and RoPE of queries and keys: the backward, in one launch.
+
+The programs are those of the forward. Each computes the norm again from the rows, turns the
+gradient back, and leaves its rows' sums for the gammas' gradients, in fp32 and without atomics, so
+that it repeats exactly; one small sum over the programs follows.
+
+Bytes, N rows of H x D bf16 channels: ``12 N H D``, which at N = 19,812, H x D = 1536 and 4.3 TB/s
+is 85 us. The sums are 620 rows of 12 KB, 2 % of that.
+
+What stays outside: queries, keys and values are views of one packed projection, whose backward
+stacks their three gradients (6 N H D bytes read and as many written, another 85 us). It belongs to
+the view and not to this operation, which never sees the values.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from levers.kernels.qk_norm_rope import rows_contiguous
+from levers.kernels.qk_norm_rope_tile_triton import (
+    inverse_norm,
+    load_pairs,
+    load_scales,
+    load_turns,
+    store_pairs,
+)
+
+HEADS = 4
+"""Heads of a program: 12 heads make 3 groups."""
+
+ROWS, WARPS = 32, 16
+"""A tile of 32 x 128 over 512 threads: twice the forward's height, for half as many partial sums.
+
+64 registers a thread on sm_90, none spilled, so that two programs fill an SM's registers and keep
+32 KB of loads in flight; with 8 warps it is 128 and a spill.
+"""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _leave_sums(  # type: ignore[no-untyped-def]
+    sums_ptr, even, odd, head, heads, dim, PAIRS: tl.constexpr
+):
+    """This program's sums over its rows, for one head."""
+    pair = 2 * tl.arange(0, PAIRS)
+    at = sums_ptr + (tl.program_id(1).to(tl.int64) * heads + head) * dim + pair
+    tl.store(at, tl.sum(even, axis=0), mask=pair < dim)
+    tl.store(at + 1, tl.sum(odd, axis=0), mask=pair < dim)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _head(  # type: ignore[no-untyped-def]
+    x_ptr, row_stride, head_stride, grad_ptr, grad_row_stride, grad_head_stride, out_ptr,
+    sums_ptr, gamma_ptr, cos, sin, rows, count, head, heads, dim, root,
+    TURN: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.arange(0, 2 * PAIRS)
+    keep = (rows < count)[:, None] & (columns < dim)[None, :]
+    at = (rows * row_stride + head * head_stride)[:, None] + columns[None, :]
+    even, odd = load_pairs(x_ptr, at, keep, ROWS, PAIRS)
+    at = (rows * grad_row_stride + head * grad_head_stride)[:, None] + columns[None, :]
+    grad_even, grad_odd = load_pairs(grad_ptr, at, keep, ROWS, PAIRS)
+    if TURN:
+        grad_even, grad_odd = grad_even * cos + grad_odd * sin, grad_odd * cos - grad_even * sin
+    inverse, clamped = inverse_norm(even, odd)
+    even, odd = even * inverse[:, None], odd * inverse[:, None]
+    _leave_sums(sums_ptr, grad_even * even, grad_odd * odd, head, heads, dim, PAIRS)
+    scale_even, scale_odd = load_scales(gamma_ptr, head, dim, root, PAIRS)
+    grad_even, grad_odd = grad_even * scale_even[None, :], grad_odd * scale_odd[None, :]
+    along = tl.sum(grad_even * even + grad_odd * odd, axis=1)
+    along = tl.where(clamped, 0.0, along)
+    grad_even = (grad_even - even * along[:, None]) * inverse[:, None]
+    grad_odd = (grad_odd - odd * along[:, None]) * inverse[:, None]
+    out_at = ((rows * heads + head) * dim)[:, None] + columns[None, :]
+    store_pairs(out_ptr, out_at, keep, grad_even, grad_odd, ROWS, PAIRS)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _backward(  # type: ignore[no-untyped-def]
+    q_ptr, q_row_stride, q_head_stride, grad_q_ptr, grad_q_row_stride, grad_q_head_stride, dq_ptr,
+    q_sums_ptr, gamma_q_ptr, q_rows,
+    k_ptr, k_row_stride, k_head_stride, grad_k_ptr, grad_k_row_stride, grad_k_head_stride, dk_ptr,
+    k_sums_ptr, gamma_k_ptr, k_rows,
+    turn_ptr, heads, dim, root,
+    TURN: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cos, sin = load_turns(turn_ptr, rows, q_rows, dim, TURN, ROWS, PAIRS)
+    first = tl.program_id(0) * HEADS
+    for head in range(first, tl.minimum(first + HEADS, heads)):
+        _head(
+            q_ptr, q_row_stride, q_head_stride, grad_q_ptr, grad_q_row_stride, grad_q_head_stride,
+            dq_ptr, q_sums_ptr, gamma_q_ptr, cos, sin, rows, q_rows, head, heads, dim, root,
+            TURN, ROWS, PAIRS,
+        )  # fmt: skip
+        _head(
+            k_ptr, k_row_stride, k_head_stride, grad_k_ptr, grad_k_row_stride, grad_k_head_stride,
+            dk_ptr, k_sums_ptr, gamma_k_ptr, cos, sin, rows, k_rows, head, heads, dim, root,
+            TURN, ROWS, PAIRS,
+        )  # fmt: skip
+
+
+def backward_triton(
+    q_NHD: Tensor,
+    k_MHD: Tensor,
+    gamma_q_HD: Tensor,
+    gamma_k_HD: Tensor,
+    turn_NP2: Tensor | None,
+    grads: tuple[Tensor, ...],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the rows, contiguous and in their dtype, and of the gammas in fp32.
+
+    The arguments are those of the forward, and ``grads`` the gradients of its two results.
+    """
+    heads, dim = q_NHD.shape[1:]
+    grad_q, grad_k = map(rows_contiguous, grads)
+    dq, dk = (x.new_empty(x.shape) for x in (q_NHD, k_MHD))
+    blocks = triton.cdiv(max(len(q_NHD), len(k_MHD), 1), ROWS)
+    sums = q_NHD.new_empty((2, blocks, heads, dim), dtype=torch.float32)
+    _backward[(triton.cdiv(heads, HEADS), blocks)](
+        q_NHD, *q_NHD.stride()[:2], grad_q, *grad_q.stride()[:2], dq,
+        sums[0], gamma_q_HD.contiguous(), len(q_NHD),
+        k_MHD, *k_MHD.stride()[:2], grad_k, *grad_k.stride()[:2], dk,
+        sums[1], gamma_k_HD.contiguous(), len(k_MHD),
+        q_NHD if turn_NP2 is None else turn_NP2.contiguous(), heads, dim, dim**0.5,
+        TURN=turn_NP2 is not None, HEADS=HEADS, ROWS=ROWS,
+        PAIRS=triton.next_power_of_2(dim // 2), num_warps=WARPS,
+    )  # fmt: skip
+    dgamma_q, dgamma_k = sums.sum(1) * dim**0.5
+    return dq, dk, dgamma_q, dgamma_k
