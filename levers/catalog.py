@@ -27,8 +27,6 @@ from levers.lint import complaints
 BUILT_IN: tuple[str, ...] = (
     "levers.attn_backend:LEVER",
     "levers.cached_cu_seqlens:LEVER",
-    "levers.attn_backend:LEVER",
-    "levers.cached_cu_seqlens:LEVER",
     "levers.fa2_nsplits_cap:LEVER",
     "levers.fused_affine_norm:LEVER",
     "levers.fused_gate_residual:LEVER",
