@@ -13,6 +13,7 @@ from levers.errors import BadParameter, UnknownName
 WORKLOADS: dict[str, str] = {
     "decode": "experiments.workloads.decode.workload:DECODE",
     "slat_flow": "experiments.workloads.flow.workload:SLAT_FLOW",
+    "ss_flow": "experiments.workloads.flow.workload:SS_FLOW",
 }
 """``module:ATTRIBUTE`` of each built-in workload."""
 

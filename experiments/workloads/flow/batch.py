@@ -1,4 +1,4 @@
-"""Seeded packed batches and the flow-matching objective on them.
+"""Seeded samples, the micro-batches that they are packed into, and the objective on them.
 
 Shapes: B samples, N packed tokens, L latent channels, M packed condition tokens.
 """
@@ -13,13 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
-from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.rope import phases
-
-GRID = 32
-"""Voxels along an axis of the latent grid at 512."""
 
 SIGMA_MIN = 1e-5
 """Noise left at t = 0 (upstream's flow-matching trainer)."""
@@ -27,10 +24,25 @@ SIGMA_MIN = 1e-5
 UNCONDITIONED = 0.1
 """Share of the samples whose condition is replaced by zeros (upstream's p_uncond)."""
 
+LOGIT_MEAN = 1.0
+"""Of the logit of a dense sample's time, which is normal with unit variance (upstream's schedule
+of the sparse-structure flow); a packed sample's time is uniform."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One asset on the CPU: latent, noise, time, condition, voxel coordinates."""
+
+    clean: Tensor
+    noise: Tensor
+    t: Tensor
+    cond: Tensor
+    coords: Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One packed batch on its device."""
+    """One packed micro-batch on its device; ``share`` is its part of the step's tokens."""
 
     clean_NL: Tensor
     noise_NL: Tensor
@@ -39,6 +51,7 @@ class Batch:
     layout: PackedLayout
     cond_layout: PackedLayout
     phases_NP: Tensor
+    share: float = 1.0
 
     def noised(self) -> Tensor:
         """``x_t = (1 - t) x_0 + (s + (1 - s) t) noise``, ``[N, L]``."""
@@ -50,89 +63,119 @@ class Batch:
         return (1 - SIGMA_MIN) * self.noise_NL - self.clean_NL
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    clean: Tensor
-    noise: Tensor
-    t: Tensor
-    cond: Tensor
-    coords: Tensor
-
-
-def _draw(config: SlatConfig, tokens: int, generator: torch.Generator) -> _Sample:
+def _draw(config: FlowConfig, tokens: int, generator: torch.Generator) -> Sample:
     """One asset: distinct voxels in scan order; a latent that its place and condition foretell."""
-    voxels = torch.randperm(GRID**3, generator=generator)[:tokens].sort().values
-    coords = torch.stack([voxels // GRID**2, voxels // GRID % GRID, voxels % GRID], dim=1)
+    coords = _coords(config, tokens, generator)
     cond = torch.randn(config.cond_tokens, config.cond_channels, generator=generator)
     cond = F.layer_norm(cond, cond.shape[-1:])
     if torch.rand((), generator=generator) < UNCONDITIONED:
         cond = torch.zeros_like(cond)
     direction = torch.randn(3, config.latent, generator=generator)
     own = torch.randn(config.latent, generator=generator)
-    clean = torch.sin(_phase(coords, direction)) + 0.5 * own
-    return _Sample(
+    clean = torch.sin(_phase(coords, config.grid, direction)) + 0.5 * own
+    return Sample(
         clean=clean,
         noise=torch.randn(tokens, config.latent, generator=generator),
-        t=torch.rand((), generator=generator),
+        t=_time(config, generator),
         cond=cond,
         coords=coords,
     )
 
 
-def _phase(coords: Tensor, direction: Tensor) -> Tensor:
-    """``coords / GRID x pi @ direction``, term by term.
+def _coords(config: FlowConfig, tokens: int, generator: torch.Generator) -> Tensor:
+    """All voxels of the grid for a dense sample, else that many distinct ones."""
+    side = config.grid
+    if config.dense:
+        voxels = torch.arange(side**3)
+    else:
+        voxels = torch.randperm(side**3, generator=generator)[:tokens].sort().values
+    return torch.stack([voxels // side**2, voxels // side % side, voxels % side], dim=1)
+
+
+def _time(config: FlowConfig, generator: torch.Generator) -> Tensor:
+    if config.dense:
+        return torch.sigmoid(LOGIT_MEAN + torch.randn((), generator=generator))
+    return torch.rand((), generator=generator)
+
+
+def _phase(coords: Tensor, grid: int, direction: Tensor) -> Tensor:
+    """``coords / grid x pi @ direction``, term by term.
 
     A matrix product on the CPU may sum in another order in another process (its library chooses
     by alignment), and the inputs of all processes must be equal to the bit.
     """
-    scaled = coords / GRID * torch.pi
+    scaled = coords / grid * torch.pi
     x, y, z = (scaled[:, axis, None] * direction[axis] for axis in range(3))
     return x + y + z
 
 
+def draw_samples(
+    config: FlowConfig, seed: int, *, order: Sequence[int] | None = None
+) -> tuple[Sample, ...]:
+    """The samples of one step, drawn on the CPU: the same on every device.
+
+    Args:
+        config: shapes and lengths.
+        seed: of the content; the lengths come from ``config``.
+        order: a permutation of the samples: the same work packed in another order.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    samples = tuple(_draw(config, tokens, generator) for tokens in config.lengths)
+    return samples if order is None else tuple(samples[i] for i in order)
+
+
+def pack(
+    config: FlowConfig,
+    samples: Sequence[Sample],
+    device: torch.device | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    share: float = 1.0,
+) -> Batch:
+    """Put samples behind each other on the device, in fp32, or in fp64 for truth."""
+
+    def joined(parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat(list(parts)).to(device=device, dtype=dtype)
+
+    coords = torch.cat([s.coords for s in samples]).to(device)
+    cond, dense = joined(s.cond for s in samples), config.dense
+    return Batch(
+        clean_NL=joined(s.clean for s in samples),
+        noise_NL=joined(s.noise for s in samples),
+        t_B=joined(s.t[None] for s in samples),
+        cond=cond.requires_grad_(config.frozen > 0),
+        layout=PackedLayout.of([len(s.coords) for s in samples], device, dense=dense),
+        cond_layout=PackedLayout.of([config.cond_tokens] * len(samples), device, dense=dense),
+        phases_NP=phases(coords, config.head_dim, dtype),
+        share=share,
+    )
+
+
 def make_batch(
-    config: SlatConfig,
+    config: FlowConfig,
     seed: int,
     device: torch.device | str,
     *,
     dtype: torch.dtype = torch.float32,
     order: Sequence[int] | None = None,
 ) -> Batch:
-    """Draw a batch on the CPU (the same on every device) and pack it.
-
-    Args:
-        config: shapes and lengths.
-        seed: of the content; the lengths come from ``config``.
-        device: where the tensors go.
-        dtype: fp32, or fp64 for truth.
-        order: a permutation of the samples: the same work packed in another order.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    samples = [_draw(config, tokens, generator) for tokens in config.lengths]
-    samples = samples if order is None else [samples[i] for i in order]
-
-    def pack(parts: Iterable[Tensor]) -> Tensor:
-        return torch.cat(list(parts)).to(device=device, dtype=dtype)
-
-    coords = torch.cat([s.coords for s in samples]).to(device)
-    cond = pack(s.cond for s in samples)
-    return Batch(
-        clean_NL=pack(s.clean for s in samples),
-        noise_NL=pack(s.noise for s in samples),
-        t_B=pack(s.t[None] for s in samples),
-        cond=cond.requires_grad_(config.frozen > 0),
-        layout=PackedLayout.of([len(s.coords) for s in samples], device),
-        cond_layout=PackedLayout.of([config.cond_tokens] * len(samples), device),
-        phases_NP=phases(coords, config.head_dim, dtype),
-    )
+    """All samples of a step in one batch (see :func:`draw_samples` and :func:`pack`)."""
+    return pack(config, draw_samples(config, seed, order=order), device, dtype=dtype)
 
 
 def flow_loss(
-    model: SlatFlow, batch: Batch, forward: Callable[..., Tensor] | None = None
+    model: FlowModel, batch: Batch, forward: Callable[..., Tensor] | None = None
 ) -> Tensor:
-    """Mean squared error of the velocity over all elements: long samples weigh more.
+    """The batch's part of the step's loss: squared error of the velocity, over all elements.
 
-    ``forward`` is what is called for the model, where it is wrapped.
+    Long samples weigh more, as upstream's. A micro-batch counts by its tokens, so that the losses
+    of any split of a step's samples add up to the same mean; where all samples are equally long,
+    that is upstream's division by the number of micro-batches.
+
+    Args:
+        model: whose precision the loss is taken in.
+        batch: the micro-batch.
+        forward: what runs the model where it is wrapped (several ranks); by default itself.
     """
     with model.precision.context(batch.t_B.device.type):
         out_NL = (forward or model)(
@@ -143,7 +186,8 @@ def flow_loss(
             batch.cond,
             batch.cond_layout,
         )
-        return F.mse_loss(out_NL.to(model.precision.norm), batch.velocity())
+        loss = F.mse_loss(out_NL.to(model.precision.norm), batch.velocity())
+    return loss if batch.share == 1.0 else loss * batch.share
 
 
 def digest_tensors(tensors: Iterable[Tensor]) -> str:
@@ -156,7 +200,19 @@ def digest_tensors(tensors: Iterable[Tensor]) -> str:
     return sha.hexdigest()[:16]
 
 
-def batch_digest(batch: Batch) -> str:
-    """Digest of everything in the batch that the step reads."""
-    layout = (batch.layout.cu_seqlens, batch.cond_layout.cu_seqlens)
-    return digest_tensors((batch.clean_NL, batch.noise_NL, batch.t_B, batch.cond, *layout))
+def batch_digest(*batches: Batch) -> str:
+    """Digest of everything that a step reads, however its samples are split into batches."""
+
+    def joined(part: Callable[[Batch], Tensor]) -> Tensor:
+        return torch.cat([part(batch).detach().cpu() for batch in batches])
+
+    return digest_tensors(
+        (
+            joined(lambda batch: batch.clean_NL),
+            joined(lambda batch: batch.noise_NL),
+            joined(lambda batch: batch.t_B),
+            joined(lambda batch: batch.cond),
+            joined(lambda batch: batch.layout.cu_seqlens.diff()),
+            joined(lambda batch: batch.cond_layout.cu_seqlens.diff()),
+        )
+    )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.flop import attention_forward_flop
 from experiments.workloads.flow.peaks import dense_peak_flop_per_s
 from experiments.workloads.flow.precision import PRECISIONS
@@ -53,7 +53,7 @@ def median_seconds(work: Callable[[], object], device: torch.device | str) -> fl
     return statistics.median(times[2:])
 
 
-def matmul_flop_per_s(config: SlatConfig, device: torch.device | str) -> float:
+def matmul_flop_per_s(config: FlowConfig, device: torch.device | str) -> float:
     """Rate of one large square product in the dtype that the step multiplies in."""
     n, dtype = shape_for(device).matmul, PRECISIONS[config.matmul].matmul
     a = torch.randn(n, n, device=device, dtype=dtype)
@@ -61,7 +61,7 @@ def matmul_flop_per_s(config: SlatConfig, device: torch.device | str) -> float:
     return 2.0 * n**3 / median_seconds(lambda: a @ b, device)
 
 
-def attention_flop_per_s(config: SlatConfig, device: torch.device | str) -> float:
+def attention_flop_per_s(config: FlowConfig, device: torch.device | str) -> float:
     """Best rate of PyTorch's fused attentions, forward and backward counted as 3 forwards."""
     shape, dtype = shape_for(device), PRECISIONS[config.matmul].matmul
     size = (shape.batch, shape.heads, shape.tokens, shape.head_dim)
@@ -87,7 +87,7 @@ def _attention_seconds(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> 
     return median_seconds(work, q.device)
 
 
-def stated_peak_flop_per_s(config: SlatConfig, device: torch.device | str) -> float | None:
+def stated_peak_flop_per_s(config: FlowConfig, device: torch.device | str) -> float | None:
     """The maker's dense rate of the step's matmul dtype, or None where none is known."""
     where = torch.device(device)
     if where.type != "cuda" or config.matmul != "bf16":
@@ -95,6 +95,6 @@ def stated_peak_flop_per_s(config: SlatConfig, device: torch.device | str) -> fl
     return dense_peak_flop_per_s(torch.cuda.get_device_name(where))
 
 
-def peak_flop_per_s(config: SlatConfig, device: torch.device | str) -> float:
+def peak_flop_per_s(config: FlowConfig, device: torch.device | str) -> float:
     """What an MFU is a share of: the stated rate, or else the measured rate of a large product."""
     return stated_peak_flop_per_s(config, device) or matmul_flop_per_s(config, device)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.names import MFU_MATMUL, MFU_TRUE, STEP_MS, TOK_S
 
 
-def step_values(config: SlatConfig, seconds: float, peak_flop_per_s: float) -> dict[str, float]:
+def step_values(config: FlowConfig, seconds: float, peak_flop_per_s: float) -> dict[str, float]:
     """Throughput, step time and both utilisations (in percent) of a step of that length."""
     flop = config.flop
     return {

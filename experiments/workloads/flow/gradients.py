@@ -9,8 +9,8 @@ from torch import Tensor
 
 from experiments.tasks import Gradient
 from experiments.workloads.flow.batch import digest_tensors, flow_loss, make_batch
-from experiments.workloads.flow.config import SlatConfig
-from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.config import FlowConfig
+from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.precision import TRUTH
 from experiments.workloads.flow.sites import Sites
 from experiments.workloads.flow.step import build_model
@@ -18,7 +18,7 @@ from experiments.workloads.flow.step import build_model
 ROW_QUANTILE = 0.99
 
 
-def truth_model(model: SlatFlow) -> SlatFlow:
+def truth_model(model: FlowModel) -> FlowModel:
     """The same weights in fp64, on the original path of every site, without autocast."""
     config = model.config
     device = next(model.parameters()).device
@@ -27,7 +27,7 @@ def truth_model(model: SlatFlow) -> SlatFlow:
     return twin
 
 
-def truth_gradients(model: SlatFlow, config: SlatConfig, seed: int) -> dict[str, Tensor]:
+def truth_gradients(model: FlowModel, config: FlowConfig, seed: int) -> dict[str, Tensor]:
     """fp64 gradients by parameter name."""
     twin = truth_model(model)
     device = next(model.parameters()).device
@@ -36,7 +36,7 @@ def truth_gradients(model: SlatFlow, config: SlatConfig, seed: int) -> dict[str,
     return {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
 
 
-def compared(model: SlatFlow, truth: dict[str, Tensor]) -> Iterator[Gradient]:
+def compared(model: FlowModel, truth: dict[str, Tensor]) -> Iterator[Gradient]:
     """One record for each parameter.
 
     Raises:

@@ -24,6 +24,8 @@ class PackedLayout:
         cu_seqlens: the same on the device, int32.
         batch_map: the sample of each row, int64 [N].
         longest: rows of the longest sample.
+        dense: whether the batch is ``[B, N / B, C]`` in all but name: equal lengths, as the
+            workload's kind and not by chance.
     """
 
     lengths: tuple[int, ...]
@@ -31,10 +33,19 @@ class PackedLayout:
     cu_seqlens: Tensor
     batch_map: Tensor
     longest: int
+    dense: bool = False
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device | str) -> PackedLayout:
-        """Lay out samples of these lengths one after the other."""
+    def of(
+        cls, lengths: Sequence[int], device: torch.device | str, *, dense: bool = False
+    ) -> PackedLayout:
+        """Lay out samples of these lengths one after the other.
+
+        Raises:
+            ValueError: the lengths of a dense batch differ.
+        """
+        if dense and len(set(lengths)) > 1:
+            raise ValueError(f"a dense batch has samples of one length, not of {set(lengths)}")
         offsets = (0, *itertools.accumulate(lengths))
         samples = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         return cls(
@@ -43,6 +54,7 @@ class PackedLayout:
             cu_seqlens=torch.tensor(offsets, dtype=torch.int32).to(device),
             batch_map=samples.to(device),
             longest=max(lengths),
+            dense=dense,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""How long the samples of a packed batch are: seeded profiles, known before anything runs.
+"""How long the samples of a batch are: seeded profiles, known before anything runs.
 
 The step's cost and the scatter-add's error depend on the actual lengths (on their squares, and on
 the longest one), so lengths belong to the scope of a verdict and not to the seed of a run.
@@ -11,6 +11,9 @@ import numpy as np
 from levers.errors import BadParameter
 
 PROFILES = ("lognormal", "uniform", "skewed", "measured")
+
+DENSE = "dense"
+"""The profile of a workload whose samples all fill their grid; not one to choose."""
 
 CAP_TOKENS = 8192
 """Upstream's cap on the active voxels of one sample at 512 (a 32^3 latent grid)."""
@@ -25,6 +28,21 @@ and a mean of about 2.4 K."""
 SHORTEST_SHARE = 200 / CAP_TOKENS
 OTHERS_SHARE = 1000 / CAP_TOKENS
 MEASURED_MEDIAN = 2222
+
+
+def step_lengths(
+    profile: str, batch: int, accumulate: int, tokens: int, cap: int, seed: int
+) -> tuple[int, ...]:
+    """The token counts of all samples of a step, ``accumulate`` micro-batches of ``batch``.
+
+    A drawn profile is drawn on; each micro-batch of the others is the same again.
+
+    Raises:
+        BadParameter: as :func:`sample_lengths`.
+    """
+    if profile == "lognormal":
+        return sample_lengths(profile, batch * accumulate, tokens, cap, seed)
+    return sample_lengths(profile, batch, tokens, cap, seed) * accumulate
 
 
 def sample_lengths(profile: str, batch: int, tokens: int, cap: int, seed: int) -> tuple[int, ...]:
@@ -46,7 +64,7 @@ def sample_lengths(profile: str, batch: int, tokens: int, cap: int, seed: int) -
         drawn = np.random.default_rng(seed).lognormal(np.log(tokens), SIGMA, batch)
         shortest = max(1, round(SHORTEST_SHARE * cap))
         return tuple(int(n) for n in np.clip(np.rint(drawn), shortest, cap))
-    if profile == "uniform":
+    if profile in ("uniform", DENSE):
         return (min(tokens, cap),) * batch
     if profile == "skewed":
         return (cap,) + (max(1, round(OTHERS_SHARE * cap)),) * (batch - 1)

@@ -1,4 +1,6 @@
-"""The packed flow transformer: TRELLIS.2's SLAT denoiser in the form that shares its modulation.
+"""The flow transformer: TRELLIS.2's denoisers, packed and dense, with the shared modulation.
+
+Both run on packed rows ``[N, C]``; the layout says whether they are a dense ``[B, N / B, C]``.
 
 Shapes: B samples, N packed tokens, M packed condition tokens, C channels, F MLP hidden width, H
 heads, D head dim, P channel pairs of a head.
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
@@ -74,7 +76,7 @@ class TimeEmbedding(nn.Module):
 class SelfAttention(nn.Module):
     """Attention of a sample's tokens to each other; RMS norm of the heads first, then RoPE."""
 
-    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+    def __init__(self, config: FlowConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.heads, self.sites = config.channels, config.heads, sites
         self.to_qkv = BlockLinear(c, 3 * c, precision, sites)
@@ -82,18 +84,20 @@ class SelfAttention(nn.Module):
         self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.to_out = BlockLinear(c, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
-    def forward(self, h_NC: Tensor, layout: PackedLayout, phases_NP: Tensor) -> Tensor:
-        """``[N, C]``."""
+    def project(self, h_NC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values: ``[N, H, D]`` each, views of one product."""
         q, k, v = self.to_qkv(h_NC).unflatten(-1, (3, self.heads, -1)).unbind(1)
-        q, k = self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, phases_NP)
-        out: Tensor = self.to_out(self.sites.attention(q, k, v, layout, layout).flatten(1))
-        return out
+        return q, k, v
+
+    def turn(self, q: Tensor, k: Tensor, phases_NP: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys normalised and turned."""
+        return self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, phases_NP)
 
 
 class CrossAttention(nn.Module):
     """Attention of a sample's tokens to its condition tokens; RMS norm of the heads, no RoPE."""
 
-    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+    def __init__(self, config: FlowConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.heads, self.sites = config.channels, config.heads, sites
         self.to_q = BlockLinear(c, c, precision, sites)
@@ -102,24 +106,26 @@ class CrossAttention(nn.Module):
         self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.to_out = BlockLinear(c, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
-    def forward(
-        self, h_NC: Tensor, layout: PackedLayout, cond: Tensor, cond_layout: PackedLayout
-    ) -> Tensor:
-        """``[N, C]``."""
+    def project(self, h_NC: Tensor, cond: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries ``[N, H, D]``, keys and values ``[M, H, D]``."""
         q = self.to_q(h_NC).unflatten(-1, (self.heads, -1))
         k, v = self.to_kv(cond).unflatten(-1, (2, self.heads, -1)).unbind(1)
-        q, k = self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, None)
-        out: Tensor = self.to_out(self.sites.attention(q, k, v, layout, cond_layout).flatten(1))
-        return out
+        return q, k, v
+
+    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys normalised."""
+        return self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, None)
 
 
 class Block(nn.Module):
     """Self-attention, cross-attention and MLP; the first and the last are modulated and gated.
 
-    Six rows of ``[B, C]`` are broadcast over the tokens: two scales, two shifts, two gates.
+    Six rows of ``[B, C]`` are broadcast over the tokens: two scales, two shifts, two gates. The
+    block is written in the parts that lie between its attentions, so that each part can be compiled
+    whole, whatever runs the attention.
     """
 
-    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+    def __init__(self, config: FlowConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.sites = config.channels, sites
         self.modulation = nn.Parameter(torch.randn(6 * c) / math.sqrt(c))
@@ -140,26 +146,71 @@ class Block(nn.Module):
         cond_layout: PackedLayout,
     ) -> Tensor:
         """``x [N, C]``, ``mod [B, 6C]``, ``phases [N, P]``, ``cond [M, Cc]`` to ``[N, C]``."""
-        rows = (self.modulation + mod).to(mod.dtype).chunk(6, dim=1)
-        shift1, scale1, gate1, shift2, scale2, gate2 = rows
-        h = self.sites.modulate(x, shift1, scale1, layout)
-        h = self.self_attention(h, layout, phases)
-        x = self.sites.gate_residual(x, h, gate1, layout)
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.rows(mod)
+        q, k, v = self.enter(x, shift1, scale1, layout)
+        q, k = self.turn_self(q, k, phases)
+        h = self.attend(q, k, v, layout, layout)
+        x, q, k, v = self.cross(x, h, gate1, layout, cond)
+        q, k = self.turn_cross(q, k)
+        h = self.attend(q, k, v, layout, cond_layout)
+        return self.leave(x, h, shift2, scale2, gate2, layout)
+
+    def rows(self, mod: Tensor) -> tuple[Tensor, ...]:
+        """Shift, scale and gate of the first part, then of the last: ``[B, C]`` each."""
+        return (self.modulation + mod).to(mod.dtype).chunk(6, dim=1)
+
+    def enter(
+        self, x: Tensor, shift: Tensor, scale: Tensor, layout: PackedLayout
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Modulate; queries, keys and values of the self-attention."""
+        return self.self_attention.project(self.sites.modulate(x, shift, scale, layout))
+
+    def turn_self(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise and turn the self-attention's queries and keys."""
+        return self.self_attention.turn(q, k, phases)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, queries: PackedLayout, keys: PackedLayout
+    ) -> Tensor:
+        """``[N, C]`` from either attention."""
+        return self.sites.attention(q, k, v, queries, keys).flatten(1)
+
+    def cross(
+        self, x: Tensor, h: Tensor, gate: Tensor, layout: PackedLayout, cond: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Add the self-attention; the stream, and what goes into the cross-attention."""
+        x = self.sites.gate_residual(x, self.self_attention.to_out(h), gate, layout)
         h = self.sites.affine_norm(x, self.norm_weight, self.norm_bias)
-        x = x + self.cross_attention(h, layout, cond, cond_layout)
-        h = self.sites.modulate(x, shift2, scale2, layout)
+        return x, *self.cross_attention.project(h, cond)
+
+    def turn_cross(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise the cross-attention's queries and keys."""
+        return self.cross_attention.turn(q, k)
+
+    def leave(
+        self,
+        x: Tensor,
+        h: Tensor,
+        shift: Tensor,
+        scale: Tensor,
+        gate: Tensor,
+        layout: PackedLayout,
+    ) -> Tensor:
+        """Add the cross-attention, then the modulated and gated MLP."""
+        x = x + self.cross_attention.to_out(h)
+        h = self.sites.modulate(x, shift, scale, layout)
         h = self.down(self.sites.mlp_hidden(h, self.up.weight, self.up.bias))
-        return self.sites.gate_residual(x, h, gate2, layout)
+        return self.sites.gate_residual(x, h, gate, layout)
 
 
-class SlatFlow(nn.Module):
-    """Velocity of the flow for each token of a packed batch.
+class FlowModel(nn.Module):
+    """Velocity of the flow for each token of a batch.
 
     Upstream initialises the output and the shared modulation with zeros. Here they are small and
     random, as after some training, so that no gradient is zero and each one can be compared.
     """
 
-    def __init__(self, config: SlatConfig, sites: Sites, precision: Precision) -> None:
+    def __init__(self, config: FlowConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c = config.channels
         self.config, self.precision, self.sites = config, precision, sites

@@ -14,6 +14,7 @@ AFFINE_NORM = "flow.affine_norm"
 LINEAR = "flow.linear"
 CU_SEQLENS = "flow.cu_seqlens"
 BLOCK = "flow.block"
+MICRO_BATCHES = "flow.micro_batches"
 
 SITES = (
     BROADCAST,
@@ -26,13 +27,14 @@ SITES = (
     LINEAR,
     CU_SEQLENS,
     BLOCK,
+    MICRO_BATCHES,
 )
 
 TOK_S = Axis("train/tok_s", "tok/s", higher_is_better=True)
 STEP_MS = Axis("train/step_ms", "ms", higher_is_better=False)
 MFU_TRUE = Axis("train/mfu_true", "%", higher_is_better=True)
 MFU_MATMUL = Axis("train/mfu_matmul", "%", higher_is_better=True)
-PEAK_BYTES = Axis("memory/peak_bytes", "B", higher_is_better=False, deterministic=True)
+PEAK_BYTES = Axis("memory/peak_bytes", "bytes", higher_is_better=False, deterministic=True)
 WARMUP_S = Axis("compile/warmup_s", "s", higher_is_better=False)
 
 AXES = (TOK_S, STEP_MS, MFU_TRUE, MFU_MATMUL, PEAK_BYTES, WARMUP_S)

@@ -6,17 +6,22 @@ pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.rope import rotate
 
 BLOCK_NORM_EPS = 1e-6
+
+S = TypeVar("S")
 
 Broadcast = Callable[[Tensor, PackedLayout], Tensor]
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -27,8 +32,20 @@ def broadcast(mod_BC: Tensor, layout: PackedLayout) -> Tensor:
 
     Its backward is ``index_put_(accumulate=True)`` in the gradient's dtype, which walks a sample's
     rows one after the other (on CUDA one warp for 128 channels of a sample) and rounds after each.
+    A dense batch needs no gather: ``[B, 1, C]`` is spread by the operation that uses it, and the
+    backward of that is a sum.
     """
-    return mod_BC[layout.batch_map]
+    return mod_BC[:, None] if layout.dense else mod_BC[layout.batch_map]
+
+
+def _beside(x_NC: Tensor, spread: Tensor) -> Tensor:
+    """The rows in the shape of what they meet: ``[B, N / B, C]`` beside ``[B, 1, C]``."""
+    return x_NC if spread.dim() == 2 else x_NC.view(len(spread), -1, x_NC.shape[-1])
+
+
+def _packed(x: Tensor) -> Tensor:
+    """Back to ``[N, C]``."""
+    return x if x.dim() == 2 else x.flatten(0, 1)
 
 
 class Modulate:
@@ -43,8 +60,9 @@ class Modulate:
         """In the norm's dtype: the next Linear rounds."""
         wide = x_NC.to(self.precision.norm)
         normed_NC = F.layer_norm(wide, wide.shape[-1:], eps=BLOCK_NORM_EPS)
-        scaled_NC = normed_NC * self.broadcast(1 + scale_BC, layout)
-        return scaled_NC + self.broadcast(shift_BC, layout)
+        scale = self.broadcast(1 + scale_BC, layout)
+        scaled = _beside(normed_NC, scale) * scale
+        return _packed(scaled + self.broadcast(shift_BC, layout))
 
 
 class GateResidual:
@@ -55,7 +73,8 @@ class GateResidual:
 
     def __call__(self, x_NC: Tensor, h_NC: Tensor, gate_BC: Tensor, layout: PackedLayout) -> Tensor:
         """In the stream's dtype."""
-        return x_NC + h_NC * self.broadcast(gate_BC, layout)
+        gate = self.broadcast(gate_BC, layout)
+        return x_NC + _packed(_beside(h_NC, gate) * gate)
 
 
 class QkNormRope:
@@ -83,7 +102,7 @@ class QkNormRope:
 
 
 class SdpaAttention:
-    """Scaled dot-product attention, one sample after the other, not causal."""
+    """Scaled dot-product attention, not causal: one call for a dense batch, else one a sample."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision = precision
@@ -97,12 +116,26 @@ class SdpaAttention:
         keys: PackedLayout,
     ) -> Tensor:
         """``[N, H, D]`` in the stream's dtype."""
+        if queries.dense and keys.dense:
+            return self._dense(q_NHD, k_MHD, v_MHD, len(queries.lengths))
         dtype = self.precision.matmul
         q = q_NHD.to(dtype).transpose(0, 1)[None].split_with_sizes(queries.lengths, 2)
         k = k_MHD.to(dtype).transpose(0, 1)[None].split_with_sizes(keys.lengths, 2)
         v = v_MHD.to(dtype).transpose(0, 1)[None].split_with_sizes(keys.lengths, 2)
         parts = [F.scaled_dot_product_attention(*one) for one in zip(q, k, v, strict=True)]
         return torch.cat(parts, dim=2)[0].transpose(0, 1).to(self.precision.stream)
+
+    def _dense(self, q_NHD: Tensor, k_MHD: Tensor, v_MHD: Tensor, samples: int) -> Tensor:
+        """On CUDA by the flash kernels (FlashAttention-2), as published, whatever PyTorch prefers.
+
+        The other fused backends are a lever's business, and fp32 has no flash kernel on CUDA.
+        """
+        rows = (x.to(self.precision.matmul) for x in (q_NHD, k_MHD, v_MHD))
+        q, k, v = (x.reshape(samples, -1, *x.shape[1:]).transpose(1, 2) for x in rows)
+        flash = q.is_cuda and q.dtype in (torch.bfloat16, torch.float16)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if flash else contextlib.nullcontext():
+            out_BHND = F.scaled_dot_product_attention(q, k, v)
+        return out_BHND.transpose(1, 2).flatten(0, 1).to(self.precision.stream)
 
 
 class VarlenAttention:
@@ -161,3 +194,8 @@ class AffineNorm:
 def cu_seqlens(layout: PackedLayout) -> Tensor:
     """The row offsets as upstream makes them at every attention call: on the host, then copied."""
     return torch.tensor(layout.offsets, dtype=torch.int32).to(layout.batch_map.device)
+
+
+def micro_batches(samples: Sequence[S], size: int) -> list[Sequence[S]]:
+    """A step's samples in their order, ``size`` at a time."""
+    return [samples[first : first + size] for first in range(0, len(samples), size)]

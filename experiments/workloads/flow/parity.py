@@ -7,47 +7,40 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from experiments.tasks import Outputs
-from experiments.workloads.flow.batch import (
-    Batch,
-    batch_digest,
-    digest_tensors,
-    flow_loss,
-    make_batch,
-)
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.batch import Sample, batch_digest, digest_tensors, draw_samples
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.gradients import compared, truth_gradients, truth_model
-from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.precision import PRECISIONS
 from experiments.workloads.flow.reduced import reduced
 from experiments.workloads.flow.sites import Sites
 from experiments.workloads.flow.step import Step, adamw, build_model
 from levers.errors import UnknownName
 
-CURVE_STEPS = 16
 CURVE_LEARNING_RATE = 1e-3
 """Ten times upstream's: the curve has to move in few steps."""
 
-CURVE_DEPTH = 2
 CURVE_SAMPLES = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Pass:
-    config: SlatConfig
+    config: FlowConfig
     sites: Sites
     device: str
     seed: int
     arguments: Mapping[str, Any]
 
-    def model(self, config: SlatConfig) -> SlatFlow:
+    def model(self, config: FlowConfig) -> FlowModel:
         """Through the session's sites, so that a lever that is on is on here too."""
         return build_model(config, self.sites, PRECISIONS[config.matmul], self.seed, self.device)
 
 
 def outputs(
-    config: SlatConfig, sites: Sites, device: str, seed: int, arguments: Mapping[str, Any]
+    config: FlowConfig, sites: Sites, device: str, seed: int, arguments: Mapping[str, Any]
 ) -> Outputs:
     """What is asked for.
 
@@ -70,13 +63,13 @@ def outputs(
     }
     want = str(arguments.get("want"))
     if want not in passes:
-        raise UnknownName("output of slat_flow", want, passes)
+        raise UnknownName("output of the flow step", want, passes)
     return passes[want](_Pass(config, sites, device, seed, arguments))
 
 
-def curve_config(config: SlatConfig) -> SlatConfig:
-    """The timed step with at most two blocks and eight samples: many steps in little time."""
-    depth = min(config.depth, CURVE_DEPTH)
+def curve_config(config: FlowConfig) -> FlowConfig:
+    """The timed step with at most ``curve_depth`` blocks and eight samples a micro-batch."""
+    depth = min(config.depth, config.curve_depth)
     return dataclasses.replace(
         config,
         depth=depth,
@@ -96,54 +89,57 @@ def _order(samples: int, seed: int) -> list[int] | None:
 def _losses(run: _Pass) -> Outputs:
     config = curve_config(run.config)
     model = run.model(config)
-    first = batch_digest(_curve_batch(run, config, 0))
-    dtype = torch.float32
     if run.arguments.get("truth"):
-        model, dtype = truth_model(model), torch.float64
-    step = Step(model, _curve_batch(run, config, 0, dtype), adamw(model, CURVE_LEARNING_RATE))
+        model = truth_model(model)
+    step = Step(model, _curve_samples(run, config, 0), adamw(model, CURVE_LEARNING_RATE))
+    first = batch_digest(*step.batches())
     losses = []
-    for index in range(int(run.arguments.get("steps", CURVE_STEPS))):
-        step.batch = _curve_batch(run, config, index, dtype)
+    for index in range(int(run.arguments.get("steps", config.curve_steps))):
+        step.load(_curve_samples(run, config, index))
         losses.append(float(step.run()))
     bad = sum(not torch.isfinite(torch.tensor(loss)).item() for loss in losses)
     return Outputs(losses=tuple(losses), nonfinite={"loss": bad}, inputs_digest=first)
 
 
-def _curve_batch(
-    run: _Pass, config: SlatConfig, index: int, dtype: torch.dtype = torch.float32
-) -> Batch:
-    """A new batch each step, the same in every run of this seed."""
-    order = _order(config.bs, int(run.arguments.get("reorder", 0)))
-    return make_batch(config, 1000 * run.seed + index, run.device, dtype=dtype, order=order)
+def _curve_samples(run: _Pass, config: FlowConfig, index: int) -> tuple[Sample, ...]:
+    """New samples each step, the same in every run of this seed."""
+    order = _order(config.samples, int(run.arguments.get("reorder", 0)))
+    return draw_samples(config, 1000 * run.seed + index, order=order)
 
 
-def _backward(run: _Pass) -> tuple[SlatConfig, SlatFlow, Batch]:
+def _backward(run: _Pass) -> tuple[Step, Tensor]:
+    """A reduced step that has run, with its gradients in place, and its loss."""
     config = reduced(run.config)
-    model = run.model(config)
-    batch = make_batch(config, run.seed, run.device)
-    torch.autograd.backward(flow_loss(model, batch))
-    return config, model, batch
+    step = Step(run.model(config), draw_samples(config, run.seed))
+    return step, step.run()
 
 
 def _gradients(run: _Pass) -> Outputs:
-    config, model, batch = _backward(run)
-    found = tuple(compared(model, truth_gradients(model, config, run.seed)))
-    return Outputs(gradients=found, nonfinite=_nonfinite(model), inputs_digest=batch_digest(batch))
+    step, _ = _backward(run)
+    truth = truth_gradients(step.model, step.model.config, run.seed)
+    return Outputs(
+        gradients=tuple(compared(step.model, truth)),
+        nonfinite=_nonfinite(step.model),
+        inputs_digest=batch_digest(*step.batches()),
+    )
 
 
 def _digests(run: _Pass) -> Outputs:
-    _, model, batch = _backward(run)
-    digests = {f"gradient/{name}": digest_tensors([p.grad]) for name, p in _with_gradient(model)}
-    with torch.no_grad():
-        digests["loss"] = digest_tensors([flow_loss(model, batch)])
-    return Outputs(digests=digests, nonfinite=_nonfinite(model), inputs_digest=batch_digest(batch))
+    step, loss = _backward(run)
+    found = {name: digest_tensors([p.grad]) for name, p in _with_gradient(step.model)}
+    digests = {f"gradient/{name}": digest for name, digest in found.items()}
+    return Outputs(
+        digests={**digests, "loss": digest_tensors([loss])},
+        nonfinite=_nonfinite(step.model),
+        inputs_digest=batch_digest(*step.batches()),
+    )
 
 
-def _with_gradient(model: SlatFlow) -> list[tuple[str, Any]]:
+def _with_gradient(model: FlowModel) -> list[tuple[str, Any]]:
     return [(name, p) for name, p in model.named_parameters() if p.grad is not None]
 
 
-def _nonfinite(model: SlatFlow) -> dict[str, int]:
+def _nonfinite(model: FlowModel) -> dict[str, int]:
     """Non-finite values by gradient, where there are any."""
     counts = {
         f"gradient/{name}": int((~torch.isfinite(p.grad)).sum())

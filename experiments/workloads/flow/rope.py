@@ -33,7 +33,21 @@ def phases(coords_N3: Tensor, head_dim: int, dtype: torch.dtype) -> Tensor:
 
 
 def rotate(x_NHD: Tensor, phases_NP: Tensor) -> Tensor:
-    """Turn adjacent pairs of channels; returns the real dtype that goes with the phases."""
+    """Turn adjacent pairs of channels; returns the real dtype that goes with the phases.
+
+    The phases are complex as upstream's, or their cosines and sines, ``[N, P, 2]``, for a compiler
+    that writes no code for complex numbers.
+    """
+    if not phases_NP.is_complex():
+        return _rotate_pairs(x_NHD, phases_NP)
     pairs = torch.unflatten(x_NHD.to(phases_NP.real.dtype), -1, (-1, 2)).contiguous()
     turned = torch.view_as_complex(pairs) * phases_NP[:, None, :]
     return torch.view_as_real(turned).flatten(-2)
+
+
+def _rotate_pairs(x_NHD: Tensor, waves_NP2: Tensor) -> Tensor:
+    """The same product in real numbers."""
+    cos, sin = waves_NP2[:, None].unbind(-1)
+    first, second = torch.unflatten(x_NHD.to(waves_NP2.dtype), -1, (-1, 2)).unbind(-1)
+    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return turned.flatten(-2)

@@ -16,14 +16,14 @@ from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
 from experiments.workloads.base import Session, unpaced
 from experiments.workloads.flow import parity
-from experiments.workloads.flow.batch import batch_digest, make_batch
+from experiments.workloads.flow.batch import batch_digest, draw_samples, make_batch
 from experiments.workloads.flow.ceilings import (
     attention_flop_per_s,
     matmul_flop_per_s,
     peak_flop_per_s,
     stated_peak_flop_per_s,
 )
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.figures import step_values
 from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
 from experiments.workloads.flow.precision import PRECISIONS
@@ -43,7 +43,7 @@ class TrainingSession:
     The model is built when it is first needed: a parity pass works on its own, reduced one.
     """
 
-    def __init__(self, config: SlatConfig, device: str, seed: int) -> None:
+    def __init__(self, config: FlowConfig, device: str, seed: int) -> None:
         self.config, self.device, self.seed = config, device, seed
         precision = PRECISIONS[config.matmul]
         self._slots = Sites(precision, config.attn)
@@ -59,10 +59,10 @@ class TrainingSession:
         if self._step is None:
             precision = PRECISIONS[self.config.matmul]
             model = build_model(self.config, self._slots, precision, self.seed, self.device)
-            batch = make_batch(self.config, self.team.shard(self.seed), self.device)
+            samples = draw_samples(self.config, self.team.shard(self.seed))
             adam = self.config.optimizer == "adamw"
             optimizer = adamw(model, team=self.team) if adam else None
-            self._step = Step(model, batch, optimizer, self.team)
+            self._step = Step(model, samples, optimizer, self.team)
         return self._step
 
     def warm_up(self) -> None:
@@ -97,7 +97,7 @@ class TrainingSession:
                 "peak_flop_per_s": (self._peak,),
                 **self.team.after(self.step()),
             },
-            inputs_digest=batch_digest(self.step().batch),
+            inputs_digest=batch_digest(*self.step().batches()),
             outputs_count=len(runs),
             facts=self._facts(),
         )
@@ -143,7 +143,7 @@ class RooflineSession:
     share of it.
     """
 
-    def __init__(self, config: SlatConfig, device: str, seed: int) -> None:
+    def __init__(self, config: FlowConfig, device: str, seed: int) -> None:
         self.config, self.device, self.seed = config, device, seed
         self.sites: Mapping[str, Site] = {}
         self.pace: Callable[[], None] = unpaced
@@ -187,14 +187,14 @@ def open_session(
     Raises:
         UnknownName: no such implementation.
     """
-    config = SlatConfig.of(dict(parameters))
+    config = FlowConfig.of(dict(parameters))
     if torch.device(device).type == "cpu":
         torch.set_num_threads(config.threads)
     if implementation == ENGINE:
         return TrainingSession(config, device, seed)
     if implementation == ROOFLINE:
         return RooflineSession(config, device, seed)
-    raise UnknownName("implementation of slat_flow", implementation, (ENGINE, ROOFLINE))
+    raise UnknownName("implementation of the flow step", implementation, (ENGINE, ROOFLINE))
 
 
 def _reset_peak_memory(device: str) -> None:

@@ -7,8 +7,9 @@ callable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from experiments.workloads.flow import original
@@ -21,12 +22,15 @@ from experiments.workloads.flow.names import (
     CU_SEQLENS,
     GATE_RESIDUAL,
     LINEAR,
+    MICRO_BATCHES,
     MLP_HIDDEN,
     MODULATE,
     QK_NORM_ROPE,
 )
 from experiments.workloads.flow.precision import Precision
 from levers.base import Site
+
+S = TypeVar("S")
 
 
 def call_block(block: Any, *arguments: Any) -> Tensor:
@@ -59,12 +63,18 @@ class Sites:
             LINEAR: precision.linear,
             CU_SEQLENS: original.cu_seqlens,
             BLOCK: call_block,
+            MICRO_BATCHES: original.micro_batches,
         }
         self.by_name = {name: Site(name, launch) for name, launch in launches.items()}
         self.watch: Sequence[str] = ()
+        self._original = launches
+
+    def is_original(self, name: str) -> bool:
+        """Whether the site still holds the callable that it was made with."""
+        return bool(self.by_name[name].launch is self._original[name])
 
     def broadcast(self, mod_BC: Tensor, layout: PackedLayout) -> Tensor:
-        """Each sample's row for each of its tokens: ``[N, C]``."""
+        """Each sample's row for each of its tokens: ``[N, C]``; or ``[B, 1, C]`` to be spread."""
         return self._call(BROADCAST, mod_BC, layout)
 
     def modulate(
@@ -98,8 +108,7 @@ class Sites:
         """B + 1 row offsets on the device, int32."""
         site = self.by_name[CU_SEQLENS]
         found: Tensor = site.launch(layout)
-        for axis in self.watch:
-            site.observe(axis, "kept" if found is layout.cu_seqlens else "rebuilt")
+        self._count(site, "kept" if found is layout.cu_seqlens else "rebuilt")
         return found
 
     def affine_norm(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> Tensor:
@@ -118,6 +127,21 @@ class Sites:
         """One transformer block."""
         return self._call(BLOCK, block, *arguments)
 
+    def micro_batches(self, samples: Sequence[S], size: int) -> list[Sequence[S]]:
+        """How a step's samples are split, ``size`` being the reference's micro-batch."""
+        found: list[Sequence[S]] = self.by_name[MICRO_BATCHES].launch(samples, size)
+        return found
+
+    def micro_batch_ran(self, samples: int) -> None:
+        """Forward and backward of one micro-batch are done."""
+        self._count(self.by_name[MICRO_BATCHES], f"samples={samples}")
+
+    def _count(self, site: Site, plan: str) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for axis in self.watch:
+            site.observe(axis, plan)
+
     def _call(self, name: str, *arguments: Any) -> Tensor:
         site = self.by_name[name]
         result: Tensor = site.launch(*arguments)
@@ -125,6 +149,12 @@ class Sites:
         return result
 
     def _observe(self, site: Site, result: Tensor) -> None:
+        """Count the backward of a result when it runs; inside compiled code there is none to see.
+
+        A compiled region is seen as a whole where its result leaves it.
+        """
+        if torch.compiler.is_compiling():
+            return
         node = result.grad_fn
         if not self.watch or node is None:
             return

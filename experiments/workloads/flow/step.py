@@ -1,17 +1,18 @@
-"""One training step: fresh gradients, forward, loss, backward, optionally the fused update."""
+"""One training step: fresh gradients, forward and backward of each micro-batch, the update."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from experiments.workloads.flow.batch import Batch, flow_loss
-from experiments.workloads.flow.config import SlatConfig
-from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.batch import Batch, Sample, flow_loss, pack
+from experiments.workloads.flow.config import FlowConfig
+from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
 from experiments.workloads.team import ALONE, Team
@@ -24,13 +25,13 @@ ADAM_EPS = 1e-8
 
 
 def build_model(
-    config: SlatConfig, sites: Sites, precision: Precision, seed: int, device: torch.device | str
-) -> SlatFlow:
+    config: FlowConfig, sites: Sites, precision: Precision, seed: int, device: torch.device | str
+) -> FlowModel:
     """The model with fp32 weights drawn from the seed, on the device itself."""
     with torch.random.fork_rng(devices=_cuda_devices(device)):
         torch.manual_seed(seed)
         with torch.device(device):
-            return SlatFlow(config, sites, precision)
+            return FlowModel(config, sites, precision)
 
 
 def _cuda_devices(device: torch.device | str) -> list[torch.device]:
@@ -39,7 +40,7 @@ def _cuda_devices(device: torch.device | str) -> list[torch.device]:
 
 
 def adamw(
-    model: SlatFlow, learning_rate: float = LEARNING_RATE, team: Team = ALONE
+    model: FlowModel, learning_rate: float = LEARNING_RATE, team: Team = ALONE
 ) -> torch.optim.Optimizer:
     """Upstream's optimiser, fused; several ranks divide its state among them."""
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -63,30 +64,79 @@ def synchronise(device: torch.device | str) -> None:
 
 @dataclass(slots=True)
 class Step:
-    """The work that is timed; several ranks begin it together and average their gradients."""
+    """The work that is timed: a model, the samples of a step, and perhaps an optimiser.
 
-    model: SlatFlow
-    batch: Batch
+    The site of the micro-batches says at each step how the samples are split; each split is packed
+    onto the device once. Several ranks begin a step together and average their gradients after its
+    last micro-batch.
+    """
+
+    model: FlowModel
+    samples: tuple[Sample, ...]
     optimizer: torch.optim.Optimizer | None = None
     team: Team = ALONE
     forward: Callable[..., Tensor] = field(init=False)
+    _packed: dict[tuple[int, ...], tuple[Batch, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forward = self.team.wrap(self.model)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def load(self, samples: Sequence[Sample]) -> None:
+        """Work on other samples from now on."""
+        self.samples = tuple(samples)
+        self._packed.clear()
+
+    def batches(self) -> tuple[Batch, ...]:
+        """The micro-batches, on the device."""
+        groups = self.model.sites.micro_batches(self.samples, self.model.config.bs)
+        sizes = tuple(map(len, groups))
+        if sizes not in self._packed:
+            self._packed = {sizes: self._pack(groups)}
+        return self._packed[sizes]
+
+    def _pack(self, groups: Sequence[Sequence[Sample]]) -> tuple[Batch, ...]:
+        total = sum(len(one.coords) for one in self.samples)
+        model = self.model
+        return tuple(
+            pack(
+                model.config,
+                group,
+                self.device,
+                dtype=model.precision.norm,
+                share=sum(len(one.coords) for one in group) / total,
+            )
+            for group in groups
+        )
+
     def run(self) -> Tensor:
         """One step; the gradients are new each time. Returns the loss, on the device."""
         self.model.zero_grad(set_to_none=True)
-        self.batch.cond.grad = None
-        loss = flow_loss(self.model, self.batch, self.forward)
-        torch.autograd.backward(loss)
+        *kept, last = self.batches()
+        losses = [self._accumulate(batch, self.team.local(self.forward)) for batch in kept]
+        losses.append(self._accumulate(last, contextlib.nullcontext()))
         if self.optimizer is not None:
             self.optimizer.step()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _accumulate(
+        self, batch: Batch, exchange: contextlib.AbstractContextManager[object]
+    ) -> Tensor:
+        """Add the gradients of one micro-batch to those that are there."""
+        batch.cond.grad = None
+        with exchange:
+            loss = flow_loss(self.model, batch, self.forward)
+            torch.autograd.backward(loss)
+        self.model.sites.micro_batch_ran(len(batch.layout.lengths))
         return loss.detach()
 
     def timed(self) -> tuple[float, Tensor]:
         """Seconds of one step, from an idle device to an idle device, and the loss."""
-        device = self.batch.t_B.device
+        device = self.device
         synchronise(device)
         self.team.start()
         start = time.perf_counter()

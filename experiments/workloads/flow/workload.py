@@ -1,4 +1,4 @@
-"""The torch-free description of the workload: parameters, axes, targets, needs."""
+"""The torch-free description of both flow workloads: parameters, axes, targets, needs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ from collections.abc import Mapping
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
-from experiments.workloads.flow.config import SlatConfig, resolve
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.figures import step_values
+from experiments.workloads.flow.memory import step_bytes
 from experiments.workloads.flow.names import AXES, MFU_MATMUL, MFU_TRUE, SITES, STEP_MS, TOK_S
 from experiments.workloads.flow.peaks import dense_peak_flop_per_s
+from experiments.workloads.flow.resolving import resolve
+from experiments.workloads.flow.sizes import SLAT, SS
 from levers.errors import UnknownName
 from levers.policy import Axis
 
 ROOFLINE_SHARE = 0.9
 """Share of the step at the device's measured ceilings that counts as the hardware being used up."""
-
-BYTES_PER_TRAINED_WEIGHT = 8
-"""fp32 weight and gradient."""
-
-BYTES_OF_ADAM = 8
-"""Two fp32 moments of a weight."""
-
-BYTES_PER_TOKEN_CHANNEL = 85
-BYTES_PER_COND_TOKEN_CHANNEL = 31
-"""Kept for the backward by a block, for each channel of a latent or condition token. Fitted to 45.4
-and 111.1 GB at 7,464 and 19,812 tokens (2 and 8 samples, 30 blocks of 1,536 channels, H200, bf16).
-"""
-
-FP32_PRODUCTS_FACTOR = 1.5
-"""fp32 operands of the products are kept beside bf16 (estimated, not measured)."""
 
 PROCESS_BYTES = 500_000_000
 """Resident size of a process with torch."""
@@ -45,11 +33,9 @@ START_S = 12.0
 """Seconds to start a process on CUDA: torch, context, weights, first kernels."""
 
 
-class SlatFlowWorkload:
-    """Packed-sequence flow training (see :class:`experiments.workloads.base.Workload`)."""
+class FlowWorkload:
+    """A flow model's training (see :class:`experiments.workloads.base.Workload`)."""
 
-    name = "slat_flow"
-    summary = "packed-sequence flow training step (SLAT); small on a CPU, 1.3 B at size=xl"
     opener = "experiments.workloads.flow.session:open_session"
     oracles = ("roofline",)
     checks = (
@@ -63,9 +49,12 @@ class SlatFlowWorkload:
         "stack",
     )
 
+    def __init__(self, name: str, summary: str) -> None:
+        self.name, self.summary = name, summary
+
     def resolve(self, requested: Mapping[str, str], device: DeviceFacts) -> Mapping[str, Scalar]:
         """All parameters, with the defaults of ``size`` and ``auto`` resolved for the device."""
-        return resolve(requested, device.device_type).scalars()
+        return resolve(requested, device.device_type, self.name).scalars()
 
     def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
         """Throughput, step time, both utilisations, peak memory, warm-up; always the same."""
@@ -87,8 +76,8 @@ class SlatFlowWorkload:
 
     def needs(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Needs:
         """Memory and time of a sample, from the shapes."""
-        config = SlatConfig.of(parameters)
-        memory = _memory_bytes(config)
+        config = FlowConfig.of(parameters)
+        memory = step_bytes(config)
         on_cuda = device.device_type == "cuda"
         return Needs(
             device_memory_bytes=memory if on_cuda else 0,
@@ -104,33 +93,21 @@ class SlatFlowWorkload:
             UnknownName: another oracle.
         """
         if oracle not in self.oracles:
-            raise UnknownName("oracle of slat_flow", oracle, self.oracles)
+            raise UnknownName(f"oracle of {self.name}", oracle, self.oracles)
         return f"measured {parameters['matmul']} matmul and attention ceilings"
 
     def impossible(
         self, parameters: Mapping[str, Scalar], device: DeviceFacts
     ) -> Mapping[str, float]:
         """The values of a step at the stated peak; empty where the device states none."""
-        config = SlatConfig.of(parameters)
+        config = FlowConfig.of(parameters)
         peak = dense_peak_flop_per_s(device.kind) if device.device_type == "cuda" else None
         if peak is None or config.matmul != "bf16":
             return {}
         return step_values(config, config.flop.total_flop / peak, peak)
 
 
-def _memory_bytes(config: SlatConfig) -> int:
-    weights = config.parameter_count
-    per_weight = BYTES_PER_TRAINED_WEIGHT + (BYTES_OF_ADAM if config.optimizer == "adamw" else 0)
-    kept_blocks = max(1, config.depth - config.checkpointed)
-    per_channel = (
-        BYTES_PER_TOKEN_CHANNEL * sum(config.lengths)
-        + BYTES_PER_COND_TOKEN_CHANNEL * config.bs * config.cond_tokens
-    )
-    factor = FP32_PRODUCTS_FACTOR if config.matmul == "fp32" else 1.0
-    return int(weights * per_weight + factor * per_channel * config.channels * kept_blocks)
-
-
-def _seconds(config: SlatConfig, device: DeviceFacts) -> float:
+def _seconds(config: FlowConfig, device: DeviceFacts) -> float:
     flop = config.flop.total_flop * (config.steps + config.warmup)
     if device.device_type == "cpu":
         return flop / CPU_FLOP_PER_S
@@ -138,4 +115,9 @@ def _seconds(config: SlatConfig, device: DeviceFacts) -> float:
     return START_S + flop / (CUDA_SHARE_OF_PEAK * peak)
 
 
-SLAT_FLOW = SlatFlowWorkload()
+SLAT_FLOW = FlowWorkload(
+    SLAT, "packed-sequence flow training step (SLAT); small on a CPU, 1.3 B at size=xl"
+)
+SS_FLOW = FlowWorkload(
+    SS, "dense flow training step (SS, 16^3 tokens a sample); small on a CPU, 1.3 B at size=xl"
+)

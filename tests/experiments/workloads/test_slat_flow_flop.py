@@ -7,11 +7,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.workloads.flow.batch import flow_loss, make_batch
-from experiments.workloads.flow.config import SMALL, resolve
 from experiments.workloads.flow.flop import StepFlop, step_flop
 from experiments.workloads.flow.peaks import dense_peak_flop_per_s
 from experiments.workloads.flow.precision import PRECISIONS
+from experiments.workloads.flow.resolving import resolve
 from experiments.workloads.flow.sites import Sites
+from experiments.workloads.flow.sizes import SLAT_SMALL
 from experiments.workloads.flow.step import build_model
 
 SECOND = {"channels": 1536, "mlp": 8192, "cond_channels": 1024, "depth": 30}
@@ -86,4 +87,4 @@ def test_a_device_is_known_by_the_words_of_its_name() -> None:
 
 
 def test_the_small_size_is_a_narrow_form_of_the_same_step() -> None:
-    assert SMALL.flop.total_flop < 20e9
+    assert SLAT_SMALL.flop.total_flop < 20e9

@@ -11,11 +11,12 @@ import torch
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow.batch import batch_digest, flow_loss, make_batch
-from experiments.workloads.flow.config import SlatConfig, resolve
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
-from experiments.workloads.flow.model import SlatFlow
+from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.names import AXES, BROADCAST, SITES
 from experiments.workloads.flow.precision import PRECISIONS, TRUTH
+from experiments.workloads.flow.resolving import resolve
 from experiments.workloads.flow.rope import phases, rotate
 from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.sites import Sites
@@ -39,12 +40,12 @@ def session(**more: str) -> TrainingSession:
     return found
 
 
-def model(config: SlatConfig) -> SlatFlow:
+def model(config: FlowConfig) -> FlowModel:
     precision = PRECISIONS[config.matmul]
     return build_model(config, Sites(precision, config.attn), precision, 0, "cpu")
 
 
-def gradients(one: SlatFlow, config: SlatConfig, **of_batch: object) -> dict[str, torch.Tensor]:
+def gradients(one: FlowModel, config: FlowConfig, **of_batch: object) -> dict[str, torch.Tensor]:
     one.zero_grad()
     flow_loss(one, make_batch(config, 0, "cpu", **of_batch)).backward()  # type: ignore[arg-type]
     return {name: p.grad for name, p in one.named_parameters() if p.grad is not None}

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.catalog import get
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.lengths import MEASURED_TOKENS, sample_lengths
 from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.errors import BadParameter, UnknownName
@@ -32,7 +32,7 @@ def test_the_description_imports_no_torch() -> None:
 
 def test_parameters_survive_the_way_through_a_record() -> None:
     found = SLAT_FLOW.resolve({"size": "xl", "depth": "6", "optimizer": "adamw"}, H200)
-    config = SlatConfig.of(found)
+    config = FlowConfig.of(found)
     assert (config.depth, config.optimizer, config.channels) == (6, "adamw", 1536)
     assert config.scalars() == dict(found)
 
