@@ -45,8 +45,13 @@ def description(view: VerdictView, limit: int = DESCRIPTION_LIMIT) -> str:
 
 def html(view: VerdictView, figures: Sequence[Figure] = ()) -> str:
     """A self-contained page: inline style and SVG, no script, nothing loaded from elsewhere."""
+    return filled_html("report.html.j2", figures, v=view)
+
+
+def filled_html(template: str, figures: Sequence[Figure], **values: Any) -> str:
+    """A page of the package with these values and figures."""
     drawn = [(caption, _inline(svg)) for caption, svg in figures]
-    return _environment().get_template("report.html.j2").render(v=view, figures=drawn)
+    return _environment().get_template(template).render(figures=drawn, **values)
 
 
 def filled(template: str, **values: Any) -> str:

@@ -30,6 +30,7 @@ class AbRequest:
         resume: id of an interrupted run to go on with.
         selected: how this setting was chosen among several; kept as warnings of the run.
         sequential: planned looks, or intervals that hold at any time and may be extended.
+        profile: whether the candidate is profiled once after the verdict.
         ranks: processes of each arm, each with its own device and part of the global batch.
     """
 
@@ -46,6 +47,7 @@ class AbRequest:
     resume: str | None = None
     selected: tuple[str, ...] = ()
     sequential: Literal["group-sequential", "anytime"] = "group-sequential"
+    profile: bool = False
     ranks: int = 1
 
 

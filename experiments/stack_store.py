@@ -45,6 +45,11 @@ def find(home: Home, stack_id: str) -> Path:
     raise UnknownName("stack", stack_id, known)
 
 
+def known(home: Home, stack_id: str) -> bool:
+    """Whether the beginning of an id fits a stack; runs and stacks share one kind of id."""
+    return any(name.startswith(stack_id) for name in ids(home)) if stack_id else False
+
+
 def begin(folder: Path, head: StackRecord) -> None:
     """Write the record before the first sample."""
     write_atomically(folder / HEAD, head.model_dump_json())

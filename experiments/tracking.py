@@ -135,6 +135,24 @@ def mirror_all(
     )
 
 
+def hand_over(
+    work: Path,
+    folders: Sequence[Path],
+    home: Path,
+    uri: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> str:
+    """Have folders that are laid out written, each one run; why one is not held, or empty."""
+    store, problem = _store(uri, home)
+    if problem:
+        return problem
+    lines = _talk(work, home, store, timeout_s, folders=folders)
+    said = {line["run_id"]: line for line in lines if "run_id" in line}
+    fault = next((line["fault"] for line in lines if "fault" in line), "")
+    missing = {"error": fault or f"no answer within {timeout_s:.0f} s"}
+    return next(filter(None, (said.get(f.name, missing).get("error", "") for f in folders)), "")
+
+
 def _store(uri: str | None, home: Path) -> tuple[str, str]:
     """The store's absolute URI, and why it cannot be used."""
     try:

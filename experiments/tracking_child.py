@@ -121,7 +121,8 @@ class Writer:
         experiment = self.experiment(payload["experiment"])
         with self.locked(f"run-{payload['version'][:1]}"):
             mine = self.runs([experiment], f"tags.`levergate.run_id` = '{run_id}'")
-            parent = next((run for run in mine if _tag(run, "role") == "ab"), None)
+            role = payload["parent"]["role"]
+            parent = next((run for run in mine if _tag(run, "role") == role), None)
             if parent is not None and _tag(parent, "mirrored") == payload["version"]:
                 return {"state": "already", "mlflow_run_id": parent.info.run_id}
             parent_id = self._begin(experiment, payload["parent"], parent)

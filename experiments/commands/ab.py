@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from experiments.exit_codes import exit_code, expected_outcome
 from experiments.parsing import budget_seconds, settings
 from experiments.requests import AbRequest, Listener, SilentListener
 from levers.errors import UsageError
+
+if TYPE_CHECKING:
+    from experiments.run_record import RunRecord
 
 
 class Sequential(StrEnum):
@@ -62,6 +65,9 @@ def ab(
     ranks: Annotated[
         int, typer.Option(min=1, help="Processes of each arm, each on a device of its own.")
     ] = 1,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also profile the candidate (see roofline).")
+    ] = False,
     screen: Annotated[
         bool, typer.Option("--screen", help="Only order the candidates, fast: no verdict.")
     ] = False,
@@ -94,6 +100,7 @@ def ab(
         resume=resume,
         sequential="anytime" if sequential is Sequential.ANYTIME else "group-sequential",
         ranks=ranks,
+        profile=profile,
     )
     outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
@@ -117,6 +124,11 @@ def _run(
         raise UsageError(
             "a screen runs in one process", cure="leave out --ranks to screen, or --screen"
         )
+    if request.profile and (screen or request.ranks > 1):
+        raise UsageError(
+            "a profile is of one process of a decided run",
+            cure="leave out --profile, or --screen and --ranks",
+        )
     if request.resume is not None or (len(typed) == 1 and not screen):
         return _measure(replace(request, cand=typed[0]), as_json=as_json, ask=ask)
     from experiments import several
@@ -136,6 +148,7 @@ def _select(request: AbRequest, found: tuple[str, ...], *, as_json: bool, ask: b
 
     with listening(as_json=as_json, ask=ask) as listener:
         family, record = several.ab(request, found, listener)
+        _profile(request, record, listener)
     shown = order_view.of_family(family)
     standing = pipeline.standing(record.run_id) if record is not None else None
     if as_json:
@@ -173,12 +186,26 @@ def _measure(request: AbRequest, *, as_json: bool, ask: bool) -> str | None:
 
     with listening(as_json=as_json, ask=ask) as listener:
         record = pipeline.ab(request, listener)
+        _profile(request, record, listener)
     standing = pipeline.standing(record.run_id)
     if as_json:
         output.print_json("ab", **output.run_fields(record, standing))
     else:
         output.print_run(record, standing)
     return record.decision.outcome.value if record.decision else None
+
+
+def _profile(request: AbRequest, record: RunRecord | None, listener: Listener) -> None:
+    """Profile the candidate of a run, where that was asked for and it was timed at all."""
+    if not request.profile or record is None:
+        return
+    if not any(sample.arm == "cand" for sample in record.samples):
+        listener.on_warning("no profile: the candidate was not timed")
+        return
+    from experiments import roofline_run
+
+    run_id, _ = roofline_run.record(record.run_id, listener)
+    listener.on_stage("profile", f"levergate roofline {run_id} prints it")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,9 +30,13 @@ def show(
     detailed_exitcode: DetailedExit = False,
     expect: Expect = None,
 ) -> int:
-    """Show a stored run; with --expect or --detailed-exitcode it exits as ab would have."""
-    from experiments import pipeline
+    """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would."""
+    from experiments import home, pipeline, stack_store
 
+    if stack_store.known(home.find(os.environ, Path.cwd()), run):
+        from experiments.commands.stack import show_stack
+
+        return show_stack(run, html=html, as_json=as_json, command="show")
     wanted = expected_outcome(expect) if expect is not None else None
     record = pipeline.show(run)
     standing = pipeline.standing(record.run_id)
