@@ -38,6 +38,7 @@ class FlowWorkload:
 
     opener = "experiments.workloads.flow.session:open_session"
     oracles = ("roofline",)
+    several_ranks = True
     checks = (
         "op",
         "determinism",
