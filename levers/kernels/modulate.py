@@ -30,8 +30,8 @@ class FusedModulate(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         """``[N, C]`` in ``dtype``."""
-        ctx.norm = RowNorm(segments, plus_one=True)
-        y_NC, mean_N, rstd_N = ctx.norm.forward(x_NC, scale_BC, shift_BC, dtype)
+        norm = ctx.norm = RowNorm(segments, plus_one=True)
+        y_NC, mean_N, rstd_N = norm.forward(x_NC, scale_BC, shift_BC, dtype)
         ctx.save_for_backward(x_NC, mean_N, rstd_N, scale_BC)
         return y_NC
 

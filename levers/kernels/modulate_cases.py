@@ -34,7 +34,8 @@ def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Te
 
 def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
     """Ours."""
-    return modulate_to(*tensors, segments, dtype)
+    x, shift, scale = tensors
+    return modulate_to(x, shift, scale, segments, dtype)
 
 
 MODULATE = RowOp(_draw, rows=(0,), wide=(), original=original, fused=fused)

@@ -30,7 +30,7 @@ def slot_count(rows: int, samples: int, rows_of_block: int) -> int:
 
 def search_width(samples: int) -> int:
     """Lanes that look for a slot's sample: a power of two from B, at least half a warp."""
-    return max(16, triton.next_power_of_2(samples))
+    return max(16, 1 << (samples - 1).bit_length())
 
 
 def with_unit_stride(rows_NC: Tensor) -> Tensor:

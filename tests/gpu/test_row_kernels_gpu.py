@@ -1,0 +1,168 @@
+"""The fused row kernels on a CUDA device: at the real size against fp64, and their time.
+
+``pytest -s`` shows a table of microseconds and GB/s beside the original path.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from levers.base import OpCase
+from levers.fused_affine_norm import LEVER as AFFINE_NORM_LEVER
+from levers.fused_gate_residual import LEVER as GATE_RESIDUAL_LEVER
+from levers.fused_modulate import LEVER as MODULATE_LEVER
+from levers.kernels.affine_norm_cases import AFFINE_NORM
+from levers.kernels.gate_residual_cases import GATE_RESIDUAL
+from levers.kernels.modulate_cases import MODULATE
+from levers.kernels.row_cases import RowCase, RowOp, normal
+from levers.kernels.segment_sum_cases import CutByOffsets
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+LENGTHS = (5601, 1863, 601, 3125, 1159, 960, 2830, 3673)
+"""The measured batch of eight assets: 19,812 rows."""
+
+CHANNELS = 1536
+OPS = {"modulate": MODULATE, "gate_residual": GATE_RESIDUAL, "affine_norm": AFFINE_NORM}
+LEVERS = (MODULATE_LEVER, GATE_RESIDUAL_LEVER, AFFINE_NORM_LEVER)
+CASES = [
+    pytest.param(case, id=f"{lever.name}: {case.name}")
+    for lever in (LEVERS if torch.cuda.is_available() else ())
+    for case in lever.op_cases("on", "cuda")
+]
+
+PASSES = {
+    ("modulate", "forward"): 2,
+    ("modulate", "backward"): 3,
+    ("gate_residual", "forward"): 3,
+    ("gate_residual", "backward"): 3,
+    ("affine_norm", "forward"): 2,
+    ("affine_norm", "backward"): 3,
+}
+"""How often the kernels must read or write ``[N, C]`` in bf16."""
+
+WARMUP, REPEATS = 5, 30
+
+
+def real(op: RowOp, dtype: torch.dtype = torch.bfloat16) -> RowCase:
+    return RowCase(op, LENGTHS, normal, dtype, "cuda", CHANNELS)
+
+
+def relative(found: Tensor, truth: Tensor, keep: Tensor) -> float:
+    norm = truth[keep].norm().clamp(min=1e-300)
+    return float((found.double() - truth)[keep].norm() / norm)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_case_is_further_from_fp64_than_the_reference(case: OpCase) -> None:
+    inputs = case.inputs(0)
+    reference, candidate = case.outputs(inputs), case.outputs(inputs)
+    case.reference(inputs, reference)
+    case.candidate(inputs, candidate)
+    truths = case.truth(inputs)
+    masks = case.masks(inputs) if case.masks else [torch.zeros_like(t).bool() for t in truths]
+    for ref, cand, truth, wild in zip(reference, candidate, truths, masks, strict=True):
+        assert torch.equal(~torch.isfinite(cand), wild)
+        floor = torch.finfo(cand.dtype).eps / 4
+        assert relative(cand, truth, ~wild) <= max(1.05 * relative(ref, truth, ~wild), floor)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_each_value_at_the_real_size_is_the_fp64_value_up_to_its_roundings(name: str) -> None:
+    case = real(OPS[name])
+    inputs = case.inputs(1)
+    result, gradients = case.result_like(inputs), case.gradients_like(inputs)
+    case.forward(case.op.fused, inputs, result)
+    case.backward(case.op.fused, inputs, gradients)
+    truths = (*case.forward_truth(inputs), *case.backward_truth(inputs))
+    for found, truth in zip((*result, *gradients), truths, strict=True):
+        # One rounding of the result (2^-9) and one of ``1 + scale`` (2^-8), also where terms cancel.
+        bound = 2.0**-6 * truth.abs() + 2.0**-10 * truth.abs().amax()
+        assert ((found.double() - truth).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_kernels_repeat_themselves_bit_for_bit(name: str) -> None:
+    case = real(OPS[name])
+    inputs = case.inputs(2)
+    first = case.gradients_like(inputs)
+    case.backward(case.op.fused, inputs, first)
+    for _ in range(10):
+        again = case.gradients_like(inputs)
+        case.backward(case.op.fused, inputs, again)
+        assert all(map(torch.equal, first, again))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_it_keeps_the_stream_or_the_branch_alone_for_the_backward(name: str) -> None:
+    case = real(OPS[name])
+    inputs = case.inputs(3)
+    leaves = tuple(one.requires_grad_() for one in inputs[:-2])
+    segments = CutByOffsets(inputs[-1])
+    assert len(segments.offsets) == len(LENGTHS) + 1
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    result = case.op.fused(leaves, segments, case.dtype)
+    kept = torch.cuda.memory_allocated() - before - result.numel() * result.itemsize
+    assert kept < 0.02 * result.numel() * result.itemsize
+
+
+def test_forward_and_backward_are_faster_than_the_original_and_near_the_bandwidth() -> None:
+    lines, slower = [], []
+    for (name, direction), passes in PASSES.items():
+        case = real(OPS[name])
+        inputs = case.inputs(4)
+        moved = passes * inputs[-2].numel() * inputs[-2].itemsize
+        ours, theirs = (
+            median_us(timed(case, call, inputs, direction))
+            for call in (case.op.fused, case.op.original)
+        )
+        lines.append(
+            f"{name:14}{direction:9}{ours:8.1f} us {moved / ours / 1e3:7.0f} GB/s"
+            f"{theirs:9.1f} us originally {theirs / ours:6.1f}x"
+        )
+        if ours > theirs / 1.2:
+            slower.append(lines[-1])
+    print("\n" + "\n".join(lines))
+    assert slower == []
+
+
+def timed(
+    case: RowCase, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], direction: str
+) -> Callable[[], object]:
+    """One direction alone: autograd's own launches are part of the backward."""
+    segments = CutByOffsets(inputs[-1])
+    assert len(segments.batch_map) == sum(LENGTHS)
+    if direction == "forward":
+        return lambda: call(inputs[:-2], segments, case.dtype)
+    leaves = tuple(one.detach().requires_grad_() for one in inputs[:-2])
+    result = call(leaves, segments, case.dtype)
+    return lambda: torch.autograd.grad(result, leaves, inputs[-2], retain_graph=True)
+
+
+def median_us(work: Callable[[], object]) -> float:
+    """The time of one call by CUDA events.
+
+    Before each, 2 GB are overwritten: the last cache (60 MB) holds nothing of the inputs, and the
+    host has queued all launches before the device comes to them.
+    """
+    flush = torch.empty(2 << 30, dtype=torch.int8, device="cuda")
+    times = []
+    for repeat in range(WARMUP + REPEATS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        flush.zero_()
+        start.record()
+        work()
+        stop.record()
+        torch.cuda.synchronize()
+        if repeat >= WARMUP:
+            times.append(1e3 * start.elapsed_time(stop))
+    return statistics.median(times)
