@@ -6,6 +6,7 @@ Starts at once: neither torch nor mlflow, scipy, pydantic or sqlalchemy is impor
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import signal
@@ -18,44 +19,61 @@ from pathlib import Path
 
 import typer
 
-from experiments.commands.ab import ab
-from experiments.commands.calibrate import calibrate
-from experiments.commands.look import history, list_, pr, show
-from experiments.commands.marks import invalidate, override
 from experiments.commands.output import JSON_SCHEMA_VERSION
-from experiments.commands.plan import plan
-from experiments.commands.policy import policy
-from experiments.commands.selftest import selftest
-from experiments.commands.store import export, import_, replay, sync, ui
 from experiments.exit_codes import Exit
 from levers.errors import LevergateError, UsageError
 
-app = typer.Typer(
-    name="levergate",
-    help="Measure a performance lever against its reference and say whether it may ship ON.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for command, name in (
-    (ab, "ab"),
-    (show, "show"),
-    (history, "history"),
-    (list_, "list"),
-    (pr, "pr"),
-    (calibrate, "calibrate"),
-    (plan, "plan"),
-    (invalidate, "invalidate"),
-    (override, "override"),
-    (replay, "replay"),
-    (export, "export"),
-    (import_, "import"),
-    (sync, "sync"),
-    (ui, "ui"),
-    (selftest, "selftest"),
-):
-    app.command(name)(command)
-app.add_typer(policy, name="policy")
+HELP = "Measure a performance lever against its reference and say whether it may ship ON."
+
+COMMANDS = {
+    "ab": "ab:ab",
+    "show": "look:show",
+    "history": "look:history",
+    "list": "look:list_",
+    "pr": "look:pr",
+    "calibrate": "calibrate:calibrate",
+    "plan": "plan:plan",
+    "stack": "stack:stack",
+    "roofline": "roofline:roofline",
+    "invalidate": "marks:invalidate",
+    "override": "marks:override",
+    "replay": "store:replay",
+    "export": "store:export",
+    "import": "store:import_",
+    "sync": "store:sync",
+    "ui": "store:ui",
+    "selftest": "selftest:selftest",
+    "policy": "policy:policy",
+}
+"""The commands in the order of ``--help``: ``module:function`` below ``experiments.commands``."""
+
+
+NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
+"""Our records need none, and pydantic would read all installed packages to look for them."""
+
+
+def application(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line; of the command that the words name alone, to start without the others."""
+    app = typer.Typer(
+        name="levergate",
+        help=HELP,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_all)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        module, function = COMMANDS[name].split(":")
+        found = getattr(importlib.import_module(f"experiments.commands.{module}"), function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def _all() -> None:
+    """Keep one command a command of its name, where typer would take it for the whole program."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:  # this is the process itself: being ended is being interrupted
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        os.environ.setdefault(*NO_PLUGINS)
     try:
         _stand()
         return _invoke(words)
@@ -97,7 +116,7 @@ def _stand() -> None:
 
 def _invoke(words: list[str]) -> int:
     """Parse and run one command; its errors are left to the caller, typer handles none."""
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(application(words))
     try:
         with group.make_context("levergate", list(words) or ["--help"]) as context:
             return int(group.invoke(context) or 0)

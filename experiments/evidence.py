@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from experiments.records import Outcome
-from experiments.run_record import RunRecord
 from experiments.values import FrozenMap, Scalar, Value, digest_of
+
+if TYPE_CHECKING:
+    from experiments.run_record import RunRecord
 
 VERDICTS = (Outcome.DEFAULT_ON, Outcome.GATED_OFF, Outcome.TERMINAL)
 """The outcomes that decide a default state; inconclusive and invalid leave it as it was."""

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
+
 from experiments import environment
 from experiments.defaults import Current
 from experiments.registry import Registry
 from levers import catalog
-from levers.errors import BrokenLever, UnknownName
+from levers.errors import BrokenLever
 from levers.source import source_digest
 
 
-def current(registry: Registry) -> Current:
+def current(registry: Registry, known: Iterable[catalog.Entry] | None = None) -> Current:
     """This machine's stack and the levers that are on for each work: what a reader compares with.
 
     A verdict that names a GPU's driver is compared with this machine's, if there is one.
     """
-    here = stack(registry, environment.driver_now())
+    here = stack(registry, environment.driver_now(), known)
     return here.model_copy(update={"on_sets": registry.on_sets(here)})
 
 
-def stack(registry: Registry, driver: str) -> Current:
+def stack(registry: Registry, driver: str, known: Iterable[catalog.Entry] | None = None) -> Current:
     """Versions and lever sources alone: what a verdict must match to be applied.
 
+    A lever that cannot be loaded here is not compared: the list of levers shows it as broken, and
+    elsewhere its verdicts still stand.
+
     Args:
-        registry: whose levers are looked up; one that cannot be loaded here is not compared.
+        registry: whose levers are looked up.
         driver: of the device that is asked about; empty for a CPU.
+        known: the catalog, if it was read already: to look for installed levers takes its time.
     """
-    digests = {}
-    for name in sorted({state.scope.lever for state in registry.default_states()}):
-        try:
-            digests[name] = source_digest(catalog.get(name))
-        except (UnknownName, BrokenLever):
-            continue  # the list of levers shows it as broken; elsewhere its verdicts still stand
+    digests, wanted = {}, registry.levers()
+    for found in catalog.named(wanted) if known is None else known:
+        with contextlib.suppress(BrokenLever):
+            if found.lever is not None and found.name in wanted:
+                digests[found.name] = source_digest(found.lever)
     return Current(
         versions=dict(environment.stack_versions(driver)),
         lever_digests=digests,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import home as homes
-from experiments import spool_reader
 from experiments.home import Home
 from experiments.requests import (
     AbRequest,
@@ -32,7 +31,7 @@ from experiments.requests import (
 from levers.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from experiments.defaults import Current, DefaultState
+    from experiments.defaults import DefaultState
     from experiments.marking import Invalidated, Overridden
     from experiments.policy_replay import ReplayReport
     from experiments.policy_replay_evidence import Untargeted
@@ -103,6 +102,8 @@ def show(run: str) -> RunRecord:
         try:
             return registry.load(run)
         except UnknownName as unknown:
+            from experiments import spool_reader
+
             try:
                 return spool_reader.load(where.runs, run).record
             except UnknownName:
@@ -111,9 +112,11 @@ def show(run: str) -> RunRecord:
 
 def standing(run_id: str) -> Standing:
     """What must be shown beside a verdict: confirmed, stale, unbound, invalidated, overridden."""
+    from experiments import now
+
     with _registry(home(reading=True)) as registry:
         try:
-            return registry.standing(run_id, _current(registry))
+            return registry.standing(run_id, now.current(registry))
         except UnknownName:
             return Standing()
 
@@ -127,11 +130,11 @@ def report_html(record: RunRecord, beside: Standing) -> str:
 
 def history(lever: str | None) -> tuple[HistoryRow, ...]:
     """The runs of a lever, newest first; a name that was never stored must be a lever's."""
-    from experiments import unfinished
+    from experiments import now, unfinished
 
     where = home(reading=True)
     with _registry(where) as registry:
-        rows = registry.history(lever, current=_current(registry))
+        rows = registry.history(lever, current=now.current(registry))
     rows = unfinished.added(rows, where.runs, lever)
     if lever is not None and not rows:
         from levers import catalog
@@ -142,12 +145,14 @@ def history(lever: str | None) -> tuple[HistoryRow, ...]:
 
 def listing() -> tuple[LeverRow, ...]:
     """All levers of the catalog with their default states; broken ones with the reason."""
+    from experiments import now
     from levers import catalog
 
+    known = catalog.listed()
     with _registry(home(reading=True)) as registry:
-        states = registry.default_states(current=_current(registry))
+        states = registry.default_states(current=now.current(registry, known))
     rows = []
-    for found in catalog.listed():
+    for found in known:
         if found.lever is None:
             rows.append(LeverRow(found.name, broken=found.broken))
             continue
@@ -158,12 +163,6 @@ def listing() -> tuple[LeverRow, ...]:
         notes = tuple(f"{state.scope}: {note}" for state in mine for note in state.remarks)
         rows.append(LeverRow(lever.name, *said, states=states_of, notes=notes))
     return tuple(rows)
-
-
-def _current(registry: Registry) -> Current:
-    from experiments import now
-
-    return now.current(registry)
 
 
 def invalidate(runs: Sequence[str], *, reason: str, name: str) -> Invalidated:
@@ -273,6 +272,8 @@ def sync() -> SyncReport:
 
 def _recover(where: Home, registry: Registry) -> None:
     """Take in runs that were decided on disk while the registry could not be written."""
+    from experiments import spool_reader
+
     for verdict in sorted(where.runs.glob(f"*/{spool_reader.VERDICT}")):
         registry.save(spool_reader.read_record(verdict))
 

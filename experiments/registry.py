@@ -10,23 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 from sqlalchemy import delete, func, select
 
-from experiments import calibration_store
 from experiments import registry_marks as marks
 from experiments.defaults import Current, DefaultState, OnSet, Override, on_set
 from experiments.evidence import Scope
 from experiments.registry_engine import Store
 from experiments.registry_rows import insert_record, scope_of
 from experiments.registry_tables import DEFAULT_STATES, RUNS
-from experiments.registry_views import Beside, history_row, runs_query, state_of
+from experiments.registry_views import Beside, history_row, runs_query, state_of, states_of
 from experiments.requests import HistoryRow, Standing
-from experiments.run_record import RunRecord
 from experiments.values import SCHEMA_VERSION, Scalar, problem_of
 from levers.errors import StoreError, UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from experiments.run_record import RunRecord
 
 Saved = Literal["stored", "replaced", "unchanged", "kept"]
 """``kept``: a decided run was already there, and what came was an earlier state of it."""
@@ -106,6 +107,8 @@ class Registry:
             UsageError: the beginning fits several.
             StoreError: the record is from a newer version, or damaged.
         """
+        from experiments.run_record import RunRecord
+
         full = self.resolve(run_id)
         with self.store.reading() as connection:
             columns = RUNS.c.record, RUNS.c.schema_version
@@ -164,6 +167,8 @@ class Registry:
 
     def standing(self, run_id: str, current: Current | None = None) -> Standing:
         """What must be shown beside the verdict of a run: confirmed, stale, invalidated ..."""
+        from experiments import calibration_store
+
         query = runs_query().where(RUNS.c.run_id == self.resolve(run_id))
         with self.store.reading() as connection:
             row = connection.execute(query).mappings().one()
@@ -191,7 +196,12 @@ class Registry:
             query = query.where(DEFAULT_STATES.c.lever == lever)
         with self.store.reading() as connection:
             scopes = [scope_of(row) for row in connection.execute(query)]
-            return tuple(state_of(connection, scope, current) for scope in scopes)
+            return states_of(connection, scopes, current)
+
+    def levers(self) -> frozenset[str]:
+        """The names of the levers that have a verdict in some scope."""
+        with self.store.reading() as connection:
+            return frozenset(connection.scalars(select(DEFAULT_STATES.c.lever).distinct()))
 
     def default_state(self, scope: Scope, current: Current | None = None) -> DefaultState:
         """The default state of one scope; undecided where it has no verdict."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from experiments.migrations import HEAD, REVISIONS
@@ -27,6 +27,12 @@ BUSY_TIMEOUT_S = 30.0
 
 LOCK_TIMEOUT_S = 120.0
 """How long to wait for the process that makes or migrates the database."""
+
+STORED_REVISION = """
+SELECT version_num FROM alembic_version
+WHERE EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'runs')
+"""
+"""The revision of a SQLite registry; none in another program's database."""
 
 _CURES = (
     (("file is not a database", "malformed"), "is damaged", "it was left untouched: move it away, "
@@ -103,11 +109,21 @@ class Store:
             StoreError: it is damaged, from a newer version, or another program's.
         """
         with self.explained():
-            if self._revision() == HEAD:
+            if self._is_current() or self._revision() == HEAD:
                 return
             with self._making():
                 if self._revision() != HEAD:
                     self._migrate()
+
+    def _is_current(self) -> bool:
+        """Whether it says so itself: the usual case, asked without reflection of its tables."""
+        if self.path is None or not self.path.is_file():
+            return False
+        with self.engine.connect() as connection:
+            try:
+                return connection.scalar(text(STORED_REVISION)) == HEAD
+            except OperationalError:
+                return False  # empty or another program's: the slow look finds out which
 
     def _revision(self) -> str | None:
         """The stored revision; None for an empty database, and nothing is created by asking."""
@@ -123,9 +139,7 @@ class Store:
                     f"{', '.join(sorted(tables)[:5])})",
                     cure="it was left untouched: set LEVERGATE_HOME to a folder of its own",
                 )
-            found = str(
-                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-            )
+            found = str(connection.scalar(text("SELECT version_num FROM alembic_version")))
         if found not in REVISIONS:
             raise StoreError(
                 f"the registry {self.name} was written by a newer levergate (revision {found}; "

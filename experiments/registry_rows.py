@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, Table, delete, insert, select
+from sqlalchemy import Connection, Row, Select, Table, delete, insert, select
 
 from experiments.defaults import Override, derive_state
 from experiments.evidence import Evidence, Scope
@@ -22,7 +22,9 @@ from experiments.registry_tables import (
     RUNS,
     SAMPLES,
 )
-from experiments.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from experiments.run_record import RunRecord
 
 Values = dict[str, Any]
 
@@ -188,15 +190,31 @@ def scope_of(row: Row[Any]) -> Scope:
 
 def evidence_of(connection: Connection, scope: Scope) -> tuple[Evidence, ...]:
     """The decided runs of a scope, with the reason where one was invalidated."""
-    query = (
+    rows = connection.execute(_decided().where(RUNS.c.scope_key == scope.key)).mappings()
+    return tuple(evidence_from(row, scope) for row in rows)
+
+
+def evidence_by_key(
+    connection: Connection, scopes: Iterable[Scope]
+) -> Mapping[str, Sequence[Evidence]]:
+    """The decided runs of many scopes by :attr:`Scope.key`; a scope without one has none."""
+    by_key = {scope.key: scope for scope in scopes}
+    found: dict[str, list[Evidence]] = {key: [] for key in by_key}
+    for row in connection.execute(_decided()).mappings():
+        key = row["scope_key"]
+        if key in by_key:
+            found[key].append(evidence_from(row, by_key[key]))
+    return found
+
+
+def _decided() -> Select[Any]:
+    return (
         select(*RUN_FIELDS, INVALID_BECAUSE)
         .select_from(RUNS)
         .outerjoin(INVALIDATIONS, INVALIDATIONS.c.run_id == RUNS.c.run_id)
-        .where(RUNS.c.scope_key == scope.key, RUNS.c.kind == "ab")
+        .where(RUNS.c.kind == "ab")
         .where(RUNS.c.outcome.in_(("default-ON", "gated-OFF", "terminal")))
     )
-    rows = connection.execute(query).mappings()
-    return tuple(evidence_from(row, scope) for row in rows)
 
 
 def evidence_from(row: Mapping[Any, Any], scope: Scope) -> Evidence:
@@ -220,6 +238,14 @@ def override_of(connection: Connection, scope_key: str) -> Override | None:
         .limit(1)
     )
     row = connection.execute(query).mappings().first()
-    if row is None:
-        return None
+    return _override(row) if row is not None else None
+
+
+def overrides_by_key(connection: Connection) -> Mapping[str, Override]:
+    """The newest word on each scope that has one."""
+    rows = connection.execute(select(OVERRIDES).order_by(OVERRIDES.c.number)).mappings()
+    return {row["scope_key"]: _override(row) for row in rows}
+
+
+def _override(row: Mapping[Any, Any]) -> Override:
     return Override(**{name: row[name] for name in ("state", "name", "reason", "at")})

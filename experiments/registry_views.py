@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
 from experiments.defaults import Current, DefaultState, Override, derive_state, standing_of
 from experiments.evidence import VERDICTS, Evidence, Scope
-from experiments.registry_rows import evidence_from, evidence_of, override_of, scope_of
+from experiments.registry_rows import (
+    evidence_by_key,
+    evidence_from,
+    evidence_of,
+    override_of,
+    overrides_by_key,
+    scope_of,
+)
 from experiments.registry_tables import (
     DEFAULT_STATES,
     INVALID_BECAUSE,
@@ -30,6 +37,18 @@ def state_of(connection: Connection, scope: Scope, current: Current | None) -> D
     """The default state of a scope, compared with what runs now."""
     override = override_of(connection, scope.key)
     return derive_state(scope, evidence_of(connection, scope), override, current)
+
+
+def states_of(
+    connection: Connection, scopes: Sequence[Scope], current: Current | None
+) -> tuple[DefaultState, ...]:
+    """The default states of many scopes, as :func:`state_of` one by one, in two queries."""
+    evidence = evidence_by_key(connection, scopes)
+    overrides = overrides_by_key(connection)
+    return tuple(
+        derive_state(scope, evidence[scope.key], overrides.get(scope.key), current)
+        for scope in scopes
+    )
 
 
 class Beside:

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
 from pydantic import ValidationError
 
 from experiments.journal import Contents, Entry, assemble
@@ -72,6 +71,8 @@ def load(runs: Path, run_id: str) -> Loaded:
 
 def is_written(folder: Path) -> bool:
     """Whether a living process is the run's writer."""
+    import filelock
+
     probe = filelock.FileLock(folder / "writer.lock")
     try:
         probe.acquire(blocking=False)

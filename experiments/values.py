@@ -34,10 +34,13 @@ FrozenMap = Annotated[
 class Value(BaseModel):
     """Base of the records: frozen, and a field that is not known is an error.
 
-    Infinite and NaN floats are written as strings, so that a record can always be read back.
+    Infinite and NaN floats are written as strings, so that a record can always be read back. What
+    checks a record is made at its first use: a command that shows none does not pay for it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True
+    )
 
     def content_digest(self) -> str:
         """SHA-256 (16 hex digits) of the canonical JSON: the same value has the same digest."""

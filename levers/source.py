@@ -101,7 +101,7 @@ def _file(name: str) -> Path | None:
 def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
     """Every module inside the roots that the file may import, as absolute names."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _statements(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _inside(alias.name, roots))
         elif isinstance(node, ast.ImportFrom) and _inside(_absolute(package, node), roots):
@@ -109,6 +109,17 @@ def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
             yield base
             if _is_package(base):
                 yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _statements(module: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, at any depth; no expression can import."""
+    waiting: list[ast.AST] = [module]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inside = getattr(node, block, ())
+            waiting += inside if isinstance(inside, list) else ()
 
 
 def _is_package(name: str) -> bool:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BUNDLES = sorted(ROOT.glob("docs/results/*/*.json"))
 SHOWN = ROOT / "docs/results/cpu/fa2_nsplits_cap-decode.json"
-GROUP = typer.main.get_command(cli.app)
+GROUP = typer.main.get_command(cli.application())
 
 SMALL = (
     *("--oracle", "none", "--pairs", "6", "--yes", "--json"),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
 from levers.base import Site
 from levers.policy import Axis
+
+if TYPE_CHECKING:
+    from experiments.tasks import Measurement, Outputs
 
 
 @dataclass(frozen=True, slots=True)
