@@ -32,6 +32,9 @@ from experiments.values import Scalar
 PRELOADED = ("torch", "numpy", "experiments.worker")
 """What the server loads beside the workload's opener; levers are never among it."""
 
+PRELOADED_RANKS = "experiments.ranks.parallel"
+"""What several ranks need beside; importing it takes seconds that each rank would spend."""
+
 
 class Watcher(Protocol):
     """Sees the device while a process runs; see :mod:`experiments.telemetry`."""
@@ -145,7 +148,8 @@ class Executor:
     def _preload(self) -> tuple[str, ...]:
         if self.frozen.fresh_interpreter:
             return ()
-        return (*PRELOADED, self.frozen.opener.split(":")[0])
+        several = (PRELOADED_RANKS,) if self.frozen.ranks > 1 else ()
+        return (*PRELOADED, *several, self.frozen.opener.split(":")[0])
 
     def _stop(self) -> None:
         if self._server is not None:

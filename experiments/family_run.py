@@ -28,6 +28,7 @@ from experiments.frozen import FrozenEnvironment
 from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.prepare import Comparison
+from experiments.ranks.needs import needs_of
 from experiments.records import Decision
 from experiments.registry import Registry
 from experiments.replay import evidence_of
@@ -132,7 +133,8 @@ def _resolve(
     request: AbRequest, settings: Sequence[str], registry: Registry, listener: Listener
 ) -> Selection:
     """Check every setting before anything is measured."""
-    device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     seeded = replace(request, seed=seed_of(request, settings))
     first = prepare.compare(replace(seeded, cand=settings[0]), device)
     stack = ab_run.stack_for(registry, first, listener)
@@ -159,7 +161,7 @@ def _with_looks(comparison: Comparison, looks: tuple[int, ...]) -> Comparison:
 
 def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
     one = selection.one
-    needs = one.workload.needs(one.spec.parameters, selection.device.facts)
+    needs = needs_of(one.workload, one.spec.parameters, selection.device.facts)
     preflight.check(needs, preflight.free_now(home.root, selection.device), home.root)
     rounds = one.spec.looks[-1]
     seconds = rounds * (len(selection.comparisons) + 1) * needs.seconds_per_sample
@@ -201,7 +203,9 @@ def measuring(
     """Hold the device, with processes to start on it and a sampler that sees it."""
     now = datetime.now(UTC).isoformat()
     with (
-        locks.device(home.device_locks, device.uuid, purpose, now=now, on_wait=listener.on_warning),
+        locks.devices(
+            home.device_locks, device.uuids, purpose, now=now, on_wait=listener.on_warning
+        ),
         Sampler(probe_for(device)) as sampler,
         Executor(frozen, home.work, time_limit_s=limit_s, watcher=sampler) as executor,
     ):

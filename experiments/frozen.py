@@ -66,6 +66,7 @@ class FrozenEnvironment:
         fresh_interpreter: why no process may be forked from a warm one; empty where it may.
         memory_limit_bytes: address space of a measured process on the CPU (of each rank), or None.
         arm_caches: folder of the compile caches, one below it per set of levers.
+        ranks: processes of one arm.
     """
 
     variables: Mapping[str, str]
@@ -81,6 +82,7 @@ class FrozenEnvironment:
     fresh_interpreter: str = ""
     memory_limit_bytes: int | None = None
     arm_caches: Path | None = None
+    ranks: int = 1
 
     def recorded(self) -> dict[str, str]:
         """The variables that a record carries: those that could change what is measured."""
@@ -163,6 +165,7 @@ def frozen_environment(
             None if device.is_cuda else int(free_memory_bytes * MEMORY_SHARE / spec.ranks)
         ),
         arm_caches=arm_caches,
+        ranks=spec.ranks,
     )
 
 

@@ -154,7 +154,7 @@ def compare(
         stack=others,
         policy=lever.policy(facts),
         levers_source_digest=source_digest(lever),
-        interleaved=takes_turns(device) and request.ranks == 1,
+        interleaved=takes_turns(device, request.ranks),
         sequential=request.sequential,
     )
     _check_axes(spec, workload, parameters)
@@ -172,9 +172,12 @@ def _seed(request: AbRequest, lever: Lever, workload: Workload, ref: str, cand: 
     return int(digest_of(f"{lever.name} {ref} {cand} {workload.name}")[:7], 16)
 
 
-def takes_turns(device: Device) -> bool:
-    """Whether the two processes of a pair live at once: on a CPU, where slow moments are short."""
-    return not device.is_cuda
+def takes_turns(device: Device, ranks: int = 1) -> bool:
+    """Whether the two processes of a pair live at once: on a CPU, where slow moments are short.
+
+    Several ranks do not: all of an arm's would have to hold the turn together.
+    """
+    return not device.is_cuda and ranks == 1
 
 
 def again(spec: AbSpec, device: Device) -> Comparison:

@@ -23,6 +23,7 @@ class StackRequest:
         leave_one_out, pairs: whether these tables are measured too.
         resume: id of an interrupted stack to go on with.
         profile: whether the whole stack is profiled once at the end.
+        ranks: processes of each row, each with its own device and part of the global batch.
     """
 
     workload: str
@@ -38,3 +39,4 @@ class StackRequest:
     pairs: bool = True
     resume: str | None = None
     profile: bool = False
+    ranks: int = 1

@@ -61,6 +61,9 @@ def stack(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also profile the whole stack (see roofline).")
     ] = False,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Processes of each row, each on a device of its own.")
+    ] = 1,
     resume: Annotated[
         str | None, typer.Option(metavar="STACK", help="Go on with an interrupted stack.")
     ] = None,
@@ -98,6 +101,7 @@ def stack(
         pairs=pairs,
         resume=resume,
         profile=profile,
+        ranks=ranks,
     )
     return _measure(request, html=html, as_json=as_json, ask=not yes)
 

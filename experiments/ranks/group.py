@@ -28,7 +28,7 @@ from experiments.workloads import catalog as workloads
 POLL_S = 0.02
 """Between two looks at the ranks; a look costs some microseconds."""
 
-GRACE_S = 1.0
+GRACE_S = 0.5
 """What the others get to end by themselves, and to say why, after one rank has failed."""
 
 STACK_S = 0.2
