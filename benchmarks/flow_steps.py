@@ -1,0 +1,120 @@
+"""A fast look at a flow workload's step: lever after lever switched on inside one process.
+
+No verdict and no interval (``levergate stack`` gives those): the median of a few steps for each set
+of levers, and for the last one where its time goes, kernel by kernel.
+
+    python -m benchmarks.flow_steps slat_flow --device cuda:0 --set size=xl \
+        --levers segment_sum_broadcast=on,attn_backend=fa4 --out flow_steps.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from experiments.environment import find_device
+from experiments.workloads import catalog as workloads
+from levers import catalog
+from levers.base import engaged
+
+SHOWN = 45
+"""Kernels of the profile, the longest first."""
+
+
+def settings(text: str) -> list[tuple[str, str]]:
+    """``a=on,b=fa4`` as pairs."""
+    return [(name, setting) for name, _, setting in (one.partition("=") for one in text.split(","))]
+
+
+def measured(session: Any) -> dict[str, float]:
+    """Median seconds of a step, utilisation and peak bytes."""
+    began = time.perf_counter()
+    session.warm_up()
+    warmed_s = time.perf_counter() - began
+    return {**session.measure().values, "warmup_s": warmed_s}
+
+
+def line(values: dict[str, float]) -> str:
+    """What a person reads of one set."""
+    return (
+        f"{values['train/step_ms']:9.1f} ms  true MFU {values['train/mfu_true']:5.1f} %"
+        f"  {values['memory/peak_bytes'] / 1e9:6.1f} GB  warm-up {values['warmup_s']:.0f} s"
+    )
+
+
+def kernels(session: Any, steps: int = 2) -> list[dict[str, Any]]:
+    """Device microseconds a step of each kernel, the longest first."""
+    activities = [ProfilerActivity.CPU]
+    if session.device.startswith("cuda"):
+        activities = [ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as seen:
+        for _ in range(steps):
+            session.step().run()
+        if session.device.startswith("cuda"):
+            torch.cuda.synchronize()
+    rows = [
+        {
+            "kernel": one.key[:150],
+            "us": (one.self_device_time_total or one.self_cpu_time_total) / steps,
+            "calls": one.count / steps,
+        }
+        for one in seen.key_averages()
+    ]
+    return sorted(rows, key=lambda row: -row["us"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--levers", default="", help="in the order in which they are added")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--whole", action="store_true", help="only no lever and all of them")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    workload = workloads.get(asked.workload)
+    requested = dict(one.split("=", 1) for one in asked.set)
+    parameters = workload.resolve(requested, find_device(asked.device).facts)
+    module, name = workload.opener.split(":")
+    opener = getattr(importlib.import_module(module), name)
+    added = settings(asked.levers) if asked.levers else []
+    counts: Sequence[int] = sorted({0, len(added)}) if asked.whole else range(len(added) + 1)
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        session = opener(parameters, asked.device, 0, "engine")
+        with contextlib.ExitStack() as stack:
+            for lever, setting in added[:count]:
+                stack.enter_context(engaged(catalog.get(lever), session.sites, setting))
+            values = measured(session)
+            row: dict[str, Any] = {"levers": asked.levers.split(",")[:count], "values": values}
+            if count == counts[-1]:
+                row["kernels"] = kernels(session)
+        rows.append(row)
+        last = added[count - 1][0] if count else "nothing"
+        print(f"{last:26}{line(values)}", flush=True)
+        if asked.out:
+            asked.out.write_text(json.dumps({"parameters": parameters, "rows": rows}, indent=1))
+        del session
+        if asked.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+    total = statistics.fsum(one["us"] for one in rows[-1]["kernels"])
+    print(f"\n{'us a step':>12} {'share':>6} {'calls':>6}  kernel (sum {total / 1e3:.1f} ms)")
+    for one in rows[-1]["kernels"][:SHOWN]:
+        print(
+            f"{one['us']:12.0f} {one['us'] / total:6.1%} {one['calls']:6.0f}  {one['kernel'][:120]}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
