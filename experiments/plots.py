@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments import stats
+from experiments import plot_curves, stats
 from experiments.records import Effect, Look
 from experiments.run_record import RunRecord
 from experiments.tracking_payload import percent
@@ -42,12 +42,22 @@ class Plot:
 
 
 def plots(record: RunRecord) -> tuple[Plot, ...]:
-    """The figures of a run; none where no look was taken, since no speed may be shown then."""
-    if not record.looks:
-        return ()
-    drawn = [_forest(record, record.looks[-1])]
-    drawn += [plot for axis in _shown_axes(record) if (plot := _pairs(record, axis)) is not None]
-    return tuple(drawn)
+    """The figures of a run; those of speed only where a look was taken: else none may be shown."""
+    drawn = []
+    if record.looks:
+        drawn = [_forest(record, record.looks[-1])]
+        drawn += [one for axis in _shown_axes(record) if (one := _pairs(record, axis)) is not None]
+    return (*drawn, *_curves(record))
+
+
+def _curves(record: RunRecord) -> Iterator[Plot]:
+    """Of each check with curves: both arms, and their difference beside the reference's own."""
+    for check in record.parity.checks if record.parity else ():
+        found = plot_curves.curves_of(check)
+        if found is not None:
+            with drawing(*plot_curves.SIZE_IN) as (figure, save):
+                plot_curves.draw(figure, found)
+                yield Plot(f"curves_{check.name}", found.caption, *save())
 
 
 def files(drawn: Sequence[Plot]) -> dict[str, bytes]:
