@@ -142,15 +142,22 @@ def qk_norm_rope(
         k_MHD: keys; as many rows as queries where there are phases.
         gamma_q_HD: scale of the normalised queries.
         gamma_k_HD: scale of the normalised keys.
-        phases_NP: unit complex numbers, or None where positions do not count. They are read as the
-            cosines and sines that they hold, so that no operation on complex numbers is left.
+        phases_NP: unit complex numbers, or their cosines and sines ``[N, P, 2]``, or None where
+            positions do not count. Complex ones are read as the pairs that they are, so that no
+            operation on complex numbers is left.
 
     Raises:
         ValueError: shapes or dtypes that do not belong together.
     """
-    turn_NP2 = None if phases_NP is None else torch.view_as_real(phases_NP)
+    turn_NP2 = _pairs(phases_NP)
     check_shapes(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
     q, k = FusedQkNormRope.apply(  # type: ignore[no-untyped-call]
         rows_contiguous(q_NHD), rows_contiguous(k_MHD), gamma_q_HD, gamma_k_HD, turn_NP2
     )
     return q, k
+
+
+def _pairs(phases_NP: Tensor | None) -> Tensor | None:
+    if phases_NP is None or not phases_NP.is_complex():
+        return phases_NP
+    return torch.view_as_real(phases_NP)

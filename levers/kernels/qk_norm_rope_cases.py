@@ -54,13 +54,13 @@ def published(
 
 def _published(x_NHD: Tensor, gamma_HD: Tensor, phases_NP: Tensor | None) -> Tensor:
     wide = x_NHD.to(torch.promote_types(x_NHD.dtype, torch.float32))
-    normed = (F.normalize(wide, dim=-1) * gamma_HD * x_NHD.shape[-1] ** 0.5).to(x_NHD.dtype)
+    normed = F.normalize(wide, dim=-1) * gamma_HD * math.sqrt(x_NHD.shape[-1])
+    normed = normed.to(x_NHD.dtype)
     if phases_NP is None:
         return normed
     pairs = normed.to(wide.dtype).unflatten(-1, (-1, 2)).contiguous()
     turned = torch.view_as_complex(pairs) * phases_NP[:, None, :]
-    real: Tensor = torch.view_as_real(turned)
-    return real.flatten(-2).to(x_NHD.dtype)
+    return torch.view_as_real(turned).flatten(-2).to(x_NHD.dtype)
 
 
 def _phases(turn: Tensor) -> Tensor | None:

@@ -64,6 +64,14 @@ def test_gradcheck_holds_in_fp64(turn: bool) -> None:
     )
 
 
+def test_phases_may_be_complex_or_their_cosines_and_sines() -> None:
+    q, k, _ = packed(20, 2, 12, torch.float32)
+    weights, turns = gammas(2, 12, torch.float32), voxels(20, 12, torch.float32)
+    as_complex = qk_norm_rope(q, k, *weights, turns)
+    as_pairs = qk_norm_rope(q, k, *weights, torch.view_as_real(turns))
+    assert all(map(torch.equal, as_complex, as_pairs))
+
+
 def test_cross_attention_has_as_many_keys_as_it_likes() -> None:
     q, k = packed(5, 2, 8, torch.float64)[0], packed(17, 2, 8, torch.float64, seed=1)[1]
     weights = gammas(2, 8, torch.float64)
