@@ -47,7 +47,7 @@ class FusedGateResidual:
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("segment_sum_broadcast",)
     composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow",)
+    workloads = ("slat_flow", "ss_flow")
     at_import = False
 
     def policy(self, facts: Facts) -> GatingPolicy:

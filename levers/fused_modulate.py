@@ -50,7 +50,7 @@ class FusedModulate:
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("segment_sum_broadcast",)
     composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow",)
+    workloads = ("slat_flow", "ss_flow")
     at_import = False
 
     def policy(self, facts: Facts) -> GatingPolicy:

@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from levers.kernels.row_blocks_triton import (
+    block_width,
     row_block,
-    search_width,
     slot_count,
     sum_partials,
     with_unit_stride,
@@ -130,7 +130,7 @@ def forward_triton(x_NC: Tensor, h_NC: Tensor, gate_BC: Tensor, cu_seqlens: Tens
         h_NC.stride(0),
         gate_BC.stride(0),
         ROWS=FORWARD_ROWS,
-        BLOCK_B=search_width(samples),
+        BLOCK_B=block_width(samples),
         BLOCK_C=BLOCK_C,
         num_warps=WARPS,
     )
@@ -163,7 +163,7 @@ def backward_triton(
         gate_BC.stride(0),
         ROWS=BACKWARD_ROWS,
         TILE_ROWS=TILE_ROWS,
-        BLOCK_B=search_width(samples),
+        BLOCK_B=block_width(samples),
         BLOCK_C=BLOCK_C,
         SUMS=sums,
         num_warps=WARPS,

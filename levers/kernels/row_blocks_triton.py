@@ -28,9 +28,12 @@ def slot_count(rows: int, samples: int, rows_of_block: int) -> int:
     return rows // rows_of_block + samples
 
 
-def search_width(samples: int) -> int:
-    """Lanes that look for a slot's sample: a power of two from B, at least half a warp."""
-    return max(16, 1 << (samples - 1).bit_length())
+def block_width(size: int) -> int:
+    """The power of two from 16 that holds so many; by comparisons, which a compiled graph keeps."""
+    width = 16
+    while width < size:
+        width *= 2
+    return width
 
 
 def with_unit_stride(rows_NC: Tensor) -> Tensor:
@@ -131,7 +134,7 @@ def sum_partials(
     _sum_partials[(triton.cdiv(channels, BLOCK_C), samples, kinds)](
         partial_KPC,
         out_KBC,
-        cu_seqlens,
+        partial_KPC if cu_seqlens is None else cu_seqlens,
         rows,
         samples,
         channels,

@@ -18,8 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from levers.kernels.row_blocks_triton import (
+    block_width,
     row_block,
-    search_width,
     slot_count,
     sum_partials,
     with_unit_stride,
@@ -190,7 +190,7 @@ def forward_triton(
     x_NC = with_unit_stride(x_NC)
     scale_BC, shift_BC = with_unit_stride(scale_BC), with_unit_stride(shift_BC)
     rows, channels = x_NC.shape
-    samples, block = len(scale_BC), triton.next_power_of_2(channels)
+    samples, block = len(scale_BC), block_width(channels)
     y_NC = x_NC.new_empty((rows, channels), dtype=dtype)
     mean_N, rstd_N = x_NC.new_empty((2, rows), dtype=torch.float32)
     _forward[(slot_count(rows, samples, FORWARD_ROWS),)](
@@ -200,7 +200,7 @@ def forward_triton(
         y_NC,
         mean_N,
         rstd_N,
-        cu_seqlens,
+        x_NC if cu_seqlens is None else cu_seqlens,
         rows,
         samples,
         channels,
@@ -209,7 +209,7 @@ def forward_triton(
         shift_BC.stride(0),
         eps,
         ROWS=FORWARD_ROWS,
-        BLOCK_B=search_width(samples),
+        BLOCK_B=block_width(samples),
         BLOCK=block,
         SEGMENTED=cu_seqlens is not None,
         PLUS_ONE=plus_one,
@@ -236,7 +236,7 @@ def backward_triton(
     x_NC, grad_NC = with_unit_stride(x_NC), with_unit_stride(grad_NC)
     scale_BC = with_unit_stride(scale_BC)
     rows, channels = x_NC.shape
-    samples, block = len(scale_BC), triton.next_power_of_2(channels)
+    samples, block = len(scale_BC), block_width(channels)
     slots = slot_count(rows, samples, BACKWARD_ROWS)
     dx_NC = x_NC.new_empty((rows, channels))
     partial_KPC = x_NC.new_empty((2, slots if sums else 0, channels), dtype=torch.float32)
@@ -249,7 +249,7 @@ def backward_triton(
         dx_NC,
         partial_KPC[0],
         partial_KPC[1],
-        cu_seqlens,
+        x_NC if cu_seqlens is None else cu_seqlens,
         rows,
         samples,
         channels,
@@ -257,7 +257,7 @@ def backward_triton(
         x_NC.stride(0),
         scale_BC.stride(0),
         ROWS=BACKWARD_ROWS,
-        BLOCK_B=search_width(samples),
+        BLOCK_B=block_width(samples),
         BLOCK=block,
         SEGMENTED=cu_seqlens is not None,
         PLUS_ONE=plus_one,

@@ -84,7 +84,7 @@ def test_each_value_at_the_real_size_is_the_fp64_value_up_to_its_roundings(name:
     case.backward(case.op.fused, inputs, gradients)
     truths = (*case.forward_truth(inputs), *case.backward_truth(inputs))
     for found, truth in zip((*result, *gradients), truths, strict=True):
-        # One rounding of the result (2^-9) and one of ``1 + scale`` (2^-8), also where terms cancel.
+        # One rounding of the result (2^-9), one of ``1 + scale`` (2^-8), also where terms cancel.
         bound = 2.0**-6 * truth.abs() + 2.0**-10 * truth.abs().amax()
         assert ((found.double() - truth).abs() <= bound).all()
 
@@ -113,6 +113,23 @@ def test_it_keeps_the_stream_or_the_branch_alone_for_the_backward(name: str) -> 
     result = case.op.fused(leaves, segments, case.dtype)
     kept = torch.cuda.memory_allocated() - before - result.numel() * result.itemsize
     assert kept < 0.02 * result.numel() * result.itemsize
+
+
+# Dynamo itself makes an instance of the autograd functions that it traces.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("name", OPS)
+def test_a_compiled_graph_holds_the_kernels_without_a_break(name: str) -> None:
+    case = real(OPS[name])
+    inputs = case.inputs(5)
+    segments = CutByOffsets(inputs[-1])
+    assert len(segments.offsets) == len(LENGTHS) + 1
+    compiled = torch.compile(case.op.fused, fullgraph=True, dynamic=False)
+    leaves = tuple(one.detach().requires_grad_() for one in inputs[:-2])
+    found, expected = (
+        torch.autograd.grad(call(leaves, segments, case.dtype), leaves, inputs[-2])
+        for call in (compiled, case.op.fused)
+    )
+    assert all(map(torch.equal, found, expected))
 
 
 def test_forward_and_backward_are_faster_than_the_original_and_near_the_bandwidth() -> None:

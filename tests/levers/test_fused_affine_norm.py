@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.flow.config import SlatConfig
-from experiments.workloads.flow.session import TrainingSession
-from experiments.workloads.flow.workload import SLAT_FLOW
+from experiments.workloads.flow.session import TrainingSession, open_session
+from experiments.workloads.flow.workload import SLAT_FLOW, SS_FLOW, FlowWorkload
 from levers.base import OpCase, Settings, Site, engaged
 from levers.errors import BadSetting
 from levers.fused_affine_norm import LEVER, SITE
@@ -61,16 +60,19 @@ def test_it_swaps_the_callable_and_puts_back_what_it_found() -> None:
     assert site.launch is found
 
 
-def session() -> TrainingSession:
+def session(workload: FlowWorkload) -> TrainingSession:
     changes = {"depth": "2", "bs": "4", "threads": "1"}
-    parameters = SLAT_FLOW.resolve(changes, DeviceFacts("cpu", "test cpu", 8 << 30))
-    return TrainingSession(SlatConfig.of(parameters), "cpu", 3)
+    parameters = workload.resolve(changes, DeviceFacts("cpu", "test cpu", 8 << 30))
+    found = open_session(parameters, "cpu", 3, "engine")
+    assert isinstance(found, TrainingSession)
+    return found
 
 
-def test_the_witness_names_its_own_backward_in_every_block() -> None:
+@pytest.mark.parametrize("workload", [SLAT_FLOW, SS_FLOW], ids=LEVER.workloads)
+def test_the_witness_names_its_own_backward_in_every_block(workload: FlowWorkload) -> None:
     plans = {}
     for setting in ("off", "on"):
-        one = session()
+        one = session(workload)
         with engaged(LEVER, one.sites, setting):
             one.exercise()
             plans[setting] = LEVER.witness(one.sites[SITE])["train/tok_s"]
@@ -81,7 +83,7 @@ def test_the_witness_names_its_own_backward_in_every_block() -> None:
 def test_no_gradient_of_the_step_moves_away_from_fp64() -> None:
     errors = {}
     for setting in ("off", "on"):
-        one = session()
+        one = session(SLAT_FLOW)
         with engaged(LEVER, one.sites, setting):
             found = one.outputs({"want": "gradients"}).gradients
         errors[setting] = {g.parameter: g.relative_error for g in found}
