@@ -51,6 +51,8 @@ def profiled(
         executor: starts it.
         samples: timed processes of the same levers; their facts say the work of a step.
     """
+    if spec.ranks > 1:
+        return Profiled(None, f"it is taken of one process, and this arm has {spec.ranks} ranks")
     task = Task(
         kind="profile",
         arm=arm,

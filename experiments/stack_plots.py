@@ -22,21 +22,17 @@ def _rows(record: StackRecord) -> Plot:
     values = [one.get(axis.name, math.nan) for one in record.analysis.values[: spec.whole + 1]]
     labels = ["no lever", *(f"+ {one}" for one in spec.levers)]
     with drawing(7.0, 0.9 + 0.34 * len(values)) as (figure, save):
-        low = 0.5 / figure.get_figheight()
-        area = figure.add_axes((0.34, low, 0.62, 0.96 - low))
-        before = 0.0
+        bottom = 0.5 / figure.get_figheight()
+        area = figure.add_axes((0.34, bottom, 0.62, 0.96 - bottom))
+        before = math.nan
         for row, value in enumerate(values):
-            if math.isfinite(value):
-                area.barh(row, min(before, value) or value, color=FAINT, height=0.62)
-                area.barh(
-                    row,
-                    abs(value - before) if before else 0.0,
-                    left=min(before, value),
-                    color=_step_colour(record, row),
-                    height=0.62,
-                )
-                area.text(value, row, f" {_said(record, row, value)}", va="center", fontsize=7)
-                before = value
+            if not math.isfinite(value):
+                continue
+            low, high = sorted((value, before)) if math.isfinite(before) else (value, value)
+            area.barh(row, low, color=FAINT, height=0.62)
+            area.barh(row, high - low, left=low, color=_step_colour(record, row), height=0.62)
+            area.text(high, row, f" {_said(record, row, value)}", va="center", fontsize=7)
+            before = value
         area.set_yticks(range(len(values)), labels, fontsize=8)
         area.invert_yaxis()
         area.set_xlim(0, 1.35 * max((v for v in values if math.isfinite(v)), default=1.0))

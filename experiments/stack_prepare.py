@@ -13,6 +13,7 @@ from experiments import now, prepare
 from experiments.environment import Device
 from experiments.plan import make_plan
 from experiments.prepare import Comparison, RunFacts
+from experiments.ranks.needs import with_ranks
 from experiments.registry import Registry
 from experiments.requests import Listener
 from experiments.spec import NO_LEVER, AbSpec, LeverSetting
@@ -61,6 +62,7 @@ class Stack:
             stack=tuple(levers[:-1]),
             policy=self.policy,
             levers_source_digest=self.spec.levers_digest,
+            interleaved=self.spec.interleaved,
         )
 
 
@@ -74,8 +76,10 @@ def resolved(
             or a published figure of other work; each names its cure.
     """
     workload = workloads.get(request.workload)
-    parameters = workload.resolve(request.settings, device.facts)
-    first = workload.resolve({**request.settings, **request.first}, device.facts)
+    resolve, ranks = workload.resolve, request.ranks
+    parameters = with_ranks(workload, resolve(request.settings, device.facts), ranks)
+    settings = {**request.settings, **request.first}
+    first = with_ranks(workload, resolve(settings, device.facts), ranks)
     refuse_other_work(first, parameters, workload.name)
     if request.blocks < FEWEST_BLOCKS or request.blocks % 2:
         raise UsageError(
@@ -217,6 +221,7 @@ def _fixed(
         overlaps=crossed,
         blocks=request.blocks,
         budget_s=request.budget_s,
+        interleaved=prepare.takes_turns(device, request.ranks),
         axis=_judged_axis(axes, policy, workload.name),
         claims=policy.claims,
         demands=policy.demanded,

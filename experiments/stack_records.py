@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import Profile
-from experiments.records import ArmFailure, Effect, Environment, LostPair, Sample
+from experiments.records import Arm, ArmFailure, Effect, Environment, LostPair, Sample
 from experiments.spec import LeverSetting
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value
 from levers.policy import Axis, ParityClass
@@ -66,6 +66,8 @@ class StackSpec(Value):
         rows: all sets of levers that are measured; row k of the waterfall is ``rows[k]``.
         left_out: per lever, the index of the row without it; empty where that was not asked for.
         blocks: planned blocks; each holds every row once.
+        interleaved: each row runs in turns with a process without levers, and its values are taken
+            as ratios to that one's; the row without levers then needs no process of its own.
         axis: the axis on which gains are judged.
         claims, demands: the weakest parity class that a lever of the stack claims, and demands.
         levers_digest: digest of the source files of all levers.
@@ -81,6 +83,7 @@ class StackSpec(Value):
     overlaps: tuple[Overlap, ...] = ()
     blocks: int
     budget_s: float | None = None
+    interleaved: bool = False
     axis: str
     claims: ParityClass
     demands: ParityClass
@@ -105,6 +108,10 @@ class RowEvidence(Value):
     samples: tuple[Sample, ...] = ()
     lost: tuple[LostPair, ...] = ()
     failures: tuple[ArmFailure, ...] = ()
+
+    def of(self, arm: Arm) -> dict[int, Sample]:
+        """The samples of one arm by the number of their block."""
+        return {sample.pair: sample for sample in self.samples if sample.arm == arm}
 
     @property
     def failed(self) -> str:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import ab_run, environment, family_run, preflight, stack_prepare, stack_store
+from experiments import ab_run, environment, locks, preflight, stack_prepare, stack_store
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
 from experiments.home import Home, make_folder
+from experiments.lanes import Lanes, executor_for
 from experiments.parity.cache import FOLDER as CACHE_FOLDER
 from experiments.parity.cache import ParityCache
+from experiments.prepare import Comparison
+from experiments.ranks.needs import needs_of
 from experiments.records import ArmFailure, Environment
 from experiments.registry import Registry
 from experiments.requests import Listener
@@ -21,6 +25,7 @@ from experiments.roofline_task import profiled
 from experiments.run_record import RunRecord
 from experiments.runner import interruptible
 from experiments.sitting import LIMITS_NOTE, SETTLE_S
+from experiments.spec import ranks_of
 from experiments.spool import Spool, new_run_id
 from experiments.stack_parity import Remembered, held, refusal
 from experiments.stack_plan import FEWEST_BLOCKS
@@ -29,7 +34,7 @@ from experiments.stack_records import StackRecord
 from experiments.stack_requests import StackRequest
 from experiments.stack_stage import Cell, Stage
 from experiments.stack_stats import analysed
-from experiments.telemetry import Sampler
+from experiments.telemetry import Sampler, probe_for
 from levers.errors import BadParameter, UsageError
 
 PARITY_PROCESSES = 2
@@ -76,7 +81,8 @@ def reread(home: Home, stack_id: str) -> StackRecord:
 def _begin(
     request: StackRequest, home: Home, registry: Registry, listener: Listener
 ) -> tuple[Stack, StackRecord]:
-    device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     stack = stack_prepare.resolved(request, device, registry, listener)
     _check_room(stack, home, listener)
     now = datetime.now(UTC)
@@ -113,7 +119,8 @@ def resumable(head: StackRecord) -> Stack:
         UsageError: another device, other versions, or a lever that has changed since.
     """
     then = head.environment
-    device = environment.find_device(then.device_uuid if then.device_type == "cuda" else "cpu")
+    name = then.device_uuid if then.device_type == "cuda" else "cpu"
+    device = environment.find_device(name, ranks=ranks_of(head.spec.parameters))
     stack = stack_prepare.again(head.spec, device)
     here = environment.describe(device, {}, {}, {})
     if (then.device_uuid, then.stack) != (here.device_uuid, here.stack):
@@ -132,9 +139,10 @@ def _here(stack: Stack, home: Home) -> Environment:
 def _check_room(stack: Stack, home: Home, listener: Listener) -> None:
     """Refuse a stack that cannot fit, and say what it will take, before anything is written."""
     spec = stack.spec
-    needs = stack.workload.needs(spec.parameters, stack.device.facts)
+    needs = needs_of(stack.workload, spec.parameters, stack.device.facts)
     preflight.check(needs, preflight.free_now(home.root, stack.device), home.root)
-    timed_s = len(spec.rows) * spec.blocks * needs.seconds_per_sample
+    per_block = 2 * (len(spec.rows) - 1) if spec.interleaved else len(spec.rows)
+    timed_s = per_block * spec.blocks * needs.seconds_per_sample
     parity_s = len(spec.rows) * PARITY_PROCESSES * needs.seconds_per_sample
     timed_s = timed_s if spec.budget_s is None else min(timed_s, spec.budget_s)
     listener.on_estimate(timed_s + parity_s, spec.blocks)
@@ -175,13 +183,7 @@ def _measured(
     """Hold the device, pass parity, measure the blocks, and draw the tables."""
     began = time.monotonic()
     comparison = stack.comparison(stack.spec.rows[stack.spec.whole])
-    frozen = ab_run.frozen_for(comparison, home)
-    limit_s = ab_run.time_limit_s(comparison)
-    purpose = f"stack {stack.spec.workload}"
-    with family_run.measuring(stack.device, frozen, home, limit_s, listener, purpose) as (
-        executor,
-        sampler,
-    ):
+    with _measuring(comparison, home, listener) as (executor, sampler):
         _hold(stack, cells, executor, _cache(home, head), listener)
         refused = _refused(stack, cells)
         if refused:
@@ -207,6 +209,23 @@ def _measured(
     return record
 
 
+@contextlib.contextmanager
+def _measuring(
+    comparison: Comparison, home: Home, listener: Listener
+) -> Iterator[tuple[Executor | Lanes, Sampler]]:
+    """Hold the device, with processes to start on it and a sampler that sees it."""
+    spec, now = comparison.spec, datetime.now(UTC).isoformat()
+    frozen, limit_s = ab_run.frozen_for(comparison, home), ab_run.time_limit_s(comparison)
+    folder, uuids = home.device_locks, comparison.device.uuids
+    purpose, on_wait = f"stack {spec.workload}", listener.on_warning
+    with (
+        locks.devices(folder, uuids, purpose, now=now, on_wait=on_wait),
+        Sampler(probe_for(comparison.device)) as sampler,
+        executor_for(spec, frozen, home.work, time_limit_s=limit_s, sampler=sampler) as executor,
+    ):
+        yield executor, sampler
+
+
 def _cache(home: Home, head: StackRecord) -> ParityCache:
     here = head.environment
     return ParityCache(home.root / CACHE_FOLDER, f"{here.device_kind} {here.stack}")
@@ -215,7 +234,7 @@ def _cache(home: Home, head: StackRecord) -> ParityCache:
 def _hold(
     stack: Stack,
     cells: list[Cell],
-    executor: Executor,
+    executor: Executor | Lanes,
     cache: ParityCache,
     listener: Listener,
 ) -> None:
@@ -248,7 +267,7 @@ def _refused(stack: Stack, cells: list[Cell]) -> str:
     return ""
 
 
-def _limits(spool: Spool, executor: Executor, sampler: Sampler) -> Limits:
+def _limits(spool: Spool, executor: Executor | Lanes, sampler: Sampler) -> Limits:
     """What loses a block: declared at the first sitting, before the first sample."""
     noted = spool.noted(LIMITS_NOTE)
     if noted is not None:

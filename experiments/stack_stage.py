@@ -121,7 +121,8 @@ class Stage:
                     cell.spool.drop(sample.pair, sample.arm, CUT)
 
     def _blocks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return whole_blocks([cell.evidence() for cell in self.cells])
+        found = [cell.evidence() for cell in self.cells]
+        return whole_blocks(found, interleaved=self.spec.interleaved)
 
     def _left(self) -> list[tuple[int, int]]:
         schedule = Schedule(self.spec.seed, self.spec.blocks, len(self.cells))
@@ -176,51 +177,71 @@ class Stage:
         order = Schedule(self.spec.seed, self.spec.blocks, len(self.cells)).order(slot)
         self._disturbed = False
         for cell in (self.cells[index] for index in order):
-            if not cell.spool.record().failures and not self._disturbed:
-                self._process(cell, number)
-                self._report(start)
+            if cell.spool.record().failures or self._disturbed:
+                continue
+            if not self.spec.interleaved:
+                self._take(cell, cell.arm, number, self.executor.run(self.task(cell, number)))
+            elif cell.row.levers:
+                self._in_turns(cell, number, slot)
+            self._report()
         self._block_s = self.clock() - start
         self._compare(number)
 
-    def _process(self, cell: Cell, number: int) -> None:
+    def _in_turns(self, cell: Cell, number: int, slot: int) -> None:
+        """A row and the reference at once, one of them at work at a time; who begins alternates."""
+        sides = [self.cells[0], cell] if slot % 2 == 0 else [cell, self.cells[0]]
+        first, second = (self.task(one, number) for one in sides)
+        executions = self.executor.run_pair(first, second)
+        for position, (side, execution) in enumerate(zip(sides, executions, strict=True)):
+            self._take(cell, side.arm, number, execution, position)
+
+    def _take(
+        self, cell: Cell, arm: Arm, number: int, execution: Execution, position: int = 0
+    ) -> None:
         """One process: its sample and what disturbed it on disk, or its failure."""
-        run = Run(pair=number, position=0, arm=cell.arm)
-        execution = self.executor.run(self.task(cell, run))
-        failure = failure_of(run.arm, execution.result) or _unclean(run.arm, execution)
+        mine = cell if arm == "cand" else self.cells[0]
+        failure = failure_of(arm, execution.result) or _unclean(arm, execution)
         if failure is not None:
-            cell.spool.failure(failure)
-            text = f"{cell.row.name}: {failure.kind} at {failure.stage}: {failure.message}"
+            mine.spool.failure(failure)
+            text = f"{mine.row.name}: {failure.kind} at {failure.stage}: {failure.message}"
             self.listener.on_warning(text)
             return
-        if not cell.spool.record().witnesses:
-            cell.spool.witness(witness_of(run.arm, execution.result))
+        if not mine.spool.record().witnesses:
+            mine.spool.witness(witness_of(arm, execution.result))
+        run = Run(pair=number, position=1 if position else 0, arm=arm)
         sample = sample_of(run, execution)
         cell.spool.sample(sample)
         cause = lost_cause(sample.telemetry, self.limits)
         if cause:
             self._disturbed = True
-            cell.spool.lost(LostPair(pair=number, arm=run.arm, cause=cause))
+            cell.spool.lost(LostPair(pair=number, arm=arm, cause=cause))
             self.listener.on_warning(f"block {number} is lost: {cause}")
 
-    def task(self, cell: Cell, run: Run) -> Task:
+    def task(self, cell: Cell, number: int) -> Task:
         """The timed process of a row; what ran at the levers' sites is read after it."""
-        task = task_of(cell.spec, run)
+        task = task_of(cell.spec, Run(pair=number, position=0, arm=cell.arm))
         seen = [one.lever for one in self.spec.levers]
         return task.model_copy(update={"arguments": {ARGUMENT: seen}})
 
-    def _report(self, start: float) -> None:
+    def _report(self) -> None:
         record = [cell.spool.record() for cell in self.cells]
         done = sum(len(one.samples) for one in record)
         living = sum(not one.failures for one in record)
-        per_row_s = self._block_s / len(self.cells) if self._block_s else self.clock() - start
+        living = 2 * (living - 1) if self.spec.interleaved else living
         planned = max(done, living * self.spec.blocks)
-        self.listener.on_sample(done, planned, (), per_row_s * (planned - done))
+        left_s = self._block_s / max(1, living) * (planned - done) if self._block_s else None
+        self.listener.on_sample(done, planned, (), left_s)
 
     # --- the same work -----------------------------------------------------------------------
 
     def _compare(self, number: int) -> None:
         """All rows of a block worked on the same inputs and did the same work, or none counts."""
-        found = [(cell, sample) for cell in self.cells if (sample := _at(cell, number)) is not None]
+        found = [
+            (cell, sample)
+            for cell in self.cells
+            for sample in cell.spool.record().samples
+            if sample.pair == number
+        ]
         if not found:
             return
         (first, one), *others = found
@@ -242,13 +263,12 @@ def different_work(one: Sample, other: Sample) -> str:
     return ""
 
 
-def _at(cell: Cell, number: int) -> Sample | None:
-    return next((one for one in cell.spool.record().samples if one.pair == number), None)
-
-
 def _unclean(arm: Arm, execution: Execution) -> ArmFailure | None:
-    """A process that left something changed, or compiled inside its timed part."""
+    """A process that left something changed, compiled while timed, or whose ranks disagree."""
     result = execution.result
+    if result.disagreements:
+        text = f"the ranks disagree: {'; '.join(result.disagreements)}"
+        return ArmFailure(arm=arm, kind="unmet", stage="measure", message=text)
     if result.left_changed:
         text = f"left changed: {'; '.join(result.left_changed)}"
         return ArmFailure(arm=arm, kind="not-restored", stage="disable", message=text)

@@ -6,6 +6,9 @@ whole stack against the whole without one lever is what that lever still brings 
 the interval is the t interval of :mod:`experiments.stats`, with the contrast of the places in the
 block as covariate. Blocks come in mirrored pairs, so that this covariate is balanced, the estimate
 is the plain mean over the blocks, and the log gains add up to the log of the total.
+
+Where rows run in turns with a process without levers, the log value of a row is its log ratio to
+that process: what slowed both is in neither. Every contrast is then one of such ratios.
 """
 
 from __future__ import annotations
@@ -15,11 +18,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments import formats
 from experiments.records import Effect, Sample
 from experiments.stack_plan import FEWEST_BLOCKS, Schedule
 from experiments.stack_records import Analysis, Contrast, RowEvidence, StackRecord
-from experiments.stats import effect_of, p_of_shift
+from experiments.stats import Floats, effect_of, p_of_shift
 from levers.policy import Axis
 
 PAIRED, CROSSED = (-1, 1), (1, -1, -1, 1)
@@ -32,15 +34,19 @@ def analysed(record: StackRecord) -> Analysis:
 
 
 def whole_blocks(
-    evidence: Sequence[RowEvidence],
+    evidence: Sequence[RowEvidence], *, interleaved: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The numbers of the blocks in which each row that can run has a sample, and of the lost ones.
+    """The numbers of the blocks in which each row that can run has its samples, and of lost ones.
 
     Lost blocks come in the order in which they were lost.
     """
     lost = sorted({one.pair for row in evidence for one in row.lost})
     living = [row for row in evidence if not row.failures]
-    have = [{sample.pair for sample in row.samples} for row in living]
+    if interleaved:
+        arms = [arm for row in living if row.row.levers for arm in (row.of("ref"), row.of("cand"))]
+        have = [set(arm) for arm in arms]
+    else:
+        have = [{sample.pair for sample in row.samples} for row in living]
     whole = set.intersection(*have) - set(lost) if have else set()
     return tuple(sorted(whole)), tuple(lost)
 
@@ -62,7 +68,7 @@ class _Blocks:
         self.record, self.spec = record, record.spec
         self.evidence = {one.row.index: one for one in record.evidence}
         self.schedule = Schedule(self.spec.seed, self.spec.blocks, len(self.spec.rows))
-        whole, lost = whole_blocks(record.evidence)
+        whole, lost = whole_blocks(record.evidence, interleaved=self.spec.interleaved)
         self.slots = self.schedule.slots(lost)
         self.numbers = self.schedule.counting(whole, lost)
 
@@ -123,35 +129,52 @@ class _Blocks:
         d = np.zeros(len(self.numbers))
         places = np.zeros(len(self.numbers))
         for row, sign in zip(rows, signs, strict=True):
-            values = self._values(row, axis.name)
-            if values is None:
+            logs = self._logs(row, axis.name)
+            if logs is None:
                 return None
-            d += axis.sign * sign * np.log(values)
+            d += axis.sign * sign * logs
             slots = (self.slots[number] for number in self.numbers)
             places += [sign * self.schedule.position(slot, row) for slot in slots]
         return effect_of(axis.name, d, places, (len(d),), 0)
 
-    def _values(self, row: int, axis: str) -> np.ndarray | None:
-        samples = self._samples(row)
+    def _logs(self, row: int, axis: str) -> Floats | None:
+        """A row's log values of an axis in the blocks that count; None where one has no log."""
+        one = self.evidence[row]
+        if not self.spec.interleaved:
+            return self._log(one.of("cand" if one.row.levers else "ref"), axis)
+        if not one.row.levers:
+            return np.zeros(len(self.numbers))
+        mine, beside = self._log(one.of("cand"), axis), self._log(one.of("ref"), axis)
+        return None if mine is None or beside is None else mine - beside
+
+    def _log(self, samples: Mapping[int, Sample], axis: str) -> Floats | None:
         values = np.array([samples[n].values.get(axis, math.nan) for n in self.numbers])
         good = bool(np.isfinite(values).all() and (values > 0).all())
-        return values if good else None
-
-    def _samples(self, row: int) -> dict[int, Sample]:
-        return {sample.pair: sample for sample in self.evidence[row].samples}
+        return np.log(values) if good else None
 
     def _medians(self, one: RowEvidence) -> dict[str, float]:
-        """The medians of a row's axes over the blocks that count; none where it failed."""
+        """A row's values over the blocks that count; none where it failed.
+
+        Medians; where rows run in turns with the reference, the reference's median times the row's
+        mean ratio to it, so that values and gains say the same.
+        """
         if one.failures:
             return {}
-        samples = self._samples(one.row.index)
-        mine = [samples[number] for number in self.numbers]
-        names = set.intersection(*(set(sample.values) for sample in mine))
-        return {
-            axis.name: formats.median([sample.values[axis.name] for sample in mine])
-            for axis in self.record.axes
-            if axis.name in names
-        }
+        found = {}
+        for axis in self.record.axes:
+            logs = self._logs(one.row.index, axis.name)
+            seen = self._reference(axis.name) if self.spec.interleaved else logs
+            if logs is not None and seen is not None:
+                shift = float(logs.mean()) if self.spec.interleaved else 0.0
+                found[axis.name] = math.exp(float(np.median(seen)) + shift)
+        return found
+
+    def _reference(self, axis: str) -> Floats | None:
+        """The log values of all processes without levers in the blocks that count."""
+        rows = [one for one in self.evidence.values() if one.row.levers and not one.failures]
+        found = [self._log(one.of("ref"), axis) for one in rows]
+        good = [one for one in found if one is not None]
+        return np.concatenate(good) if good else None
 
     def _judged(self, contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
         """The contrasts of one table with the p of "no effect", adjusted over the table."""

@@ -129,7 +129,10 @@ def _waterfall(record: StackRecord) -> Table:
             (str(k), f"+ {spec.levers[k - 1]}", *_values(record, spec.rows[k], axes), *said)
         )
     columns = ("row", "levers", *(_heading(axis) for axis in axes), "own gain", "p", "so far")
-    return Table("Waterfall", columns, tuple(rows), (_sum_text(record), _reading(spec.axis)))
+    notes = [_sum_text(record), _reading(spec.axis)]
+    if spec.interleaved:
+        notes.append("each row ran in turns with a process without levers, and is its ratio to it")
+    return Table("Waterfall", columns, tuple(rows), tuple(notes))
 
 
 def _values(record: StackRecord, row: Row, axes: Sequence[Axis]) -> list[str]:
