@@ -1,0 +1,121 @@
+"""The Linears of the blocks with products of 8-bit floats, forward and backward.
+
+What changes: the callable of the site of the Linears. Inputs, weights and gradients are quantised
+to 8 bits with one scale each, taken from the operand itself just before its use, and all three
+products (output, gradient of the input, gradient of the weight) multiply 8-bit values with fp32
+sums. Weights are kept and updated in fp32 as before. The setting names the format of the gradients:
+``e4m3`` (3 bits of mantissa, as inputs and weights) or ``e5m2`` (2 bits, and a wider range).
+
+Mechanism: the tensor cores multiply 8-bit floats at twice the rate of bf16, and what is kept for
+the backward takes one byte an element instead of two. The price is quantising: each operand is read
+twice and written twice (straight and transposed, because both operands of such a product must lie
+along the summed dimension), which moves 6 bytes an element of bf16.
+
+Numerics: rounding to E4M3 has a relative error of at most 2^-4 (root mean square 0.026 over a
+uniform mantissa), to E5M2 2^-3 (0.053), so a product is off by 0.037 or 0.059 of its norm, where
+bf16 is off by 0.002. That is no lossless change; the lever claims ``tolerated``, and the curves of
+the loss decide whether a training may use it. Sums that cancel lose more.
+
+Where it does not help: Linears with a side below 512 on CUDA, which stay as they are; the
+embeddings and the output, which do not pass through the site; devices below compute capability 8.9;
+and, in speed, a CPU, where the 8-bit values are multiplied in fp32: the numerics can be judged
+there, and nothing is won. It cannot act on an MLP whose first Linear is fused with its activation.
+
+Sources: Micikevicius et al. 2022, FP8 Formats for Deep Learning; NVIDIA H200 datasheet (dense rates
+of 989 TFLOP/s in bf16 and 1,979 in FP8); PyTorch ``torch._scaled_mm``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+
+from levers.base import OFF, Facts, OpCase, Settings, Site
+from levers.policy import GatingPolicy, Guard, ParityClass, Tolerance
+
+SITE = "flow.linear"
+
+TOLERANCE = Tolerance(
+    relative_error=0.08,
+    reason=(
+        "one product of E4M3 operands is off by 0.037 of its norm and one with E5M2 gradients by "
+        "0.059, from the formats' 3 and 2 bits of mantissa; the rest is for operands whose largest "
+        "value is far above the others"
+    ),
+)
+
+PEAK_MEMORY_MARGIN = 0.01
+"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
+
+CPU_MARGIN = 0.03
+"""Log ratio. One shared core moves a step by up to 3 % between processes; a margin below the noise
+would leave every verdict open."""
+
+
+class Fp8LinearLever:
+    """Swaps the callable of the Linears for the one with 8-bit products."""
+
+    name = "fp8_linear"
+    summary = "8-bit products in the Linears of the blocks, forward and backward"
+    settings = Settings((OFF, "e4m3", "e5m2"))
+    env = "LEVER_FP8_LINEAR"
+    touches = (SITE,)
+    supersedes: tuple[str, ...] = ()
+    composes_with: tuple[str, ...] = ()
+    workloads = ("slat_flow",)
+    at_import = False
+
+    def policy(self, facts: Facts) -> GatingPolicy:
+        """Throughput must win, and memory may not grow; within the stated tolerance."""
+        on_cpu = facts.device_type == "cpu"
+        return GatingPolicy(
+            primaries=("train/tok_s",),
+            guards=() if on_cpu else (Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN),),
+            claims=ParityClass.TOLERATED,
+            tolerance=TOLERANCE,
+            primary_margin=CPU_MARGIN if on_cpu else 0.01,
+        )
+
+    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
+        """It needs the site, and Triton on CUDA; the capability is seen at the first call."""
+        reasons = []
+        if setting != OFF and SITE not in facts.sites:
+            reasons.append(f"{facts.workload} has no site {SITE}")
+        cuda = facts.device_type == "cuda"
+        if setting != OFF and cuda and importlib.util.find_spec("triton") is None:
+            reasons.append("the CUDA kernels need triton, which is not installed")
+        return tuple(reasons)
+
+    def environment(self, setting: str) -> Mapping[str, str]:
+        """No variable beside the kill switch."""
+        del setting
+        return {}
+
+    def enable(self, site: Site, setting: str) -> object:
+        """Put the 8-bit product in the site; small Linears go on to the callable that was there."""
+        found = site.launch
+        if setting != OFF:
+            from levers.kernels.fp8_linear import GRADIENTS, Fp8Product
+
+            site.launch = Fp8Product(found, GRADIENTS[setting])
+        return found
+
+    def disable(self, site: Site, undo: object) -> None:
+        """Put back the callable that ``enable`` found."""
+        site.launch = undo  # type: ignore[assignment]
+
+    def witness(self, site: Site) -> Mapping[str, str]:
+        """Per axis, which autograd nodes ran the backward, and how often."""
+        return {
+            axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
+            for axis, plans in site.observations.items()
+        }
+
+    def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
+        """The model's Linears, one row, fp32 inputs, outliers, large means, tiny gradients, NaN."""
+        from levers.kernels.fp8_linear_cases import op_cases
+
+        return op_cases(setting, device)
+
+
+LEVER = Fp8LinearLever()
