@@ -28,6 +28,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.attn_backend:LEVER",
     "levers.cached_cu_seqlens:LEVER",
     "levers.fa2_nsplits_cap:LEVER",
+    "levers.fp8_linear:LEVER",
     "levers.fused_affine_norm:LEVER",
     "levers.fused_gate_residual:LEVER",
     "levers.fused_modulate:LEVER",
