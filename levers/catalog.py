@@ -31,6 +31,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fp8_linear:LEVER",
     "levers.fused_affine_norm:LEVER",
     "levers.fused_gate_residual:LEVER",
+    "levers.fused_mlp_hidden:LEVER",
     "levers.fused_modulate:LEVER",
     "levers.fused_qk_norm_rope:LEVER",
     "levers.segment_sum_broadcast:LEVER",
