@@ -29,7 +29,7 @@ CHUNK = 128
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gate(h, DERIVATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sigmoid that GELU multiplies by, or GELU's derivative; the exponential cannot overflow."""
+    """The sigmoid that GELU multiplies by, or its derivative; the exponential cannot overflow."""
     doubled: tl.constexpr = 1.5957691216057308  # 2 sqrt(2 / pi)
     cubic: tl.constexpr = 0.044715
     square = h * h

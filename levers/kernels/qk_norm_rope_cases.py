@@ -58,7 +58,7 @@ def _published(x_NHD: Tensor, gamma_HD: Tensor, phases_NP: Tensor | None) -> Ten
     normed = normed.to(x_NHD.dtype)
     if phases_NP is None:
         return normed
-    pairs = normed.to(wide.dtype).unflatten(-1, (-1, 2)).contiguous()
+    pairs = torch.unflatten(normed.to(wide.dtype), -1, (-1, 2)).contiguous()
     turned = torch.view_as_complex(pairs) * phases_NP[:, None, :]
     return torch.view_as_real(turned).flatten(-2).to(x_NHD.dtype)
 
