@@ -52,7 +52,7 @@ class AttnBackend:
     touches = (SITE,)
     supersedes: tuple[str, ...] = ()
     composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow",)
+    workloads = ("slat_flow", "ss_flow")
     at_import = False
 
     def policy(self, facts: Facts) -> GatingPolicy:

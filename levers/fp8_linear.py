@@ -62,7 +62,7 @@ class Fp8LinearLever:
     touches = (SITE,)
     supersedes: tuple[str, ...] = ()
     composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow",)
+    workloads = ("slat_flow", "ss_flow")
     at_import = False
 
     def policy(self, facts: Facts) -> GatingPolicy:
