@@ -186,7 +186,7 @@ def _called(call: Call, four: Tensors, turn: Tensor) -> Tensors:
     return call(q, k, gamma_q, gamma_k, _phases(turn))
 
 
-def _op_cases(name: str, case: QkCase, *, backward: bool = True) -> list[OpCase]:
+def forward_and_backward(name: str, case: QkCase, *, backward: bool = True) -> list[OpCase]:
     """The forward's case and, where values are finite, the backward's."""
     elements = sum(case.rows) * case.heads * case.dim
     forward = OpCase(
@@ -226,16 +226,16 @@ def op_cases(device: str) -> Sequence[OpCase]:
     for turned, shapes in ((True, ROWS), (False, {**CROSS, "2222": ROWS["2222"]})):
         for label, rows in shapes.items():
             name = f"{label}, {'turned' if turned else 'not turned'}, bfloat16"
-            cases += _op_cases(name, make(rows, turned, _normal, bf16))
+            cases += forward_and_backward(name, make(rows, turned, _normal, bf16))
     few = ROWS["ragged 601 + 1 + 33"]
     for dtype in (torch.float16, torch.float32):
         name = f"ragged, {dtype}".replace("torch.", "")
-        cases += _op_cases(name, make(few, True, _normal, dtype))
+        cases += forward_and_backward(name, make(few, True, _normal, dtype))
     odd = partial(QkCase, device=device, heads=3, dim=40)
-    cases += _op_cases("3 heads of 40, bfloat16", odd(few, True, _normal, bf16))
+    cases += forward_and_backward("3 heads of 40, bfloat16", odd(few, True, _normal, bf16))
     for label, fill in (("large mean", _offset), ("one large channel", _spread)):
-        cases += _op_cases(f"{label}, bfloat16", make(few, True, fill, bf16))
+        cases += forward_and_backward(f"{label}, bfloat16", make(few, True, fill, bf16))
     for label, fill in (("subnormal", _subnormal), ("zero rows", _zero_rows)):
-        cases += _op_cases(f"{label}, bfloat16", make(few, True, fill, bf16))
+        cases += forward_and_backward(f"{label}, bfloat16", make(few, True, fill, bf16))
     wild = make(few, True, _nonfinite, bf16)
-    return (*cases, *_op_cases("NaN and Inf, bfloat16", wild, backward=False))
+    return (*cases, *forward_and_backward("NaN and Inf, bfloat16", wild, backward=False))
