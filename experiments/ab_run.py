@@ -21,7 +21,7 @@ from experiments.registry import Registry
 from experiments.replay import decide_again
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
-from experiments.runner import estimate_s, interruptible
+from experiments.runner import estimate_s, first_look_s, interruptible
 from experiments.sitting import Sitting
 from experiments.spec import AbSpec, LeverSetting
 from experiments.spool import Spool, new_run_id
@@ -50,7 +50,7 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
     comparison, spool = (
         _begin(request, home, registry, listener)
         if request.resume is None
-        else _resume(_to_resume(request, home), home, listener)
+        else _resume(_to_resume(request, home, registry), home, listener)
     )
     with spool, interruptible():
         try:
@@ -113,6 +113,7 @@ def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     spec, plan = comparison.spec, comparison.plan
     needs = needs_of(comparison.workload, spec.parameters, comparison.device.facts)
     preflight.check(needs, preflight.free_now(home.root, comparison.device), home.root)
+    preflight.check_budget(spec.budget_s, first_look_s(plan, spec.looks, needs.seconds_per_sample))
     seconds = estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s)
     listener.on_estimate(seconds, plan.pairs)
 
@@ -157,13 +158,30 @@ def head_of(comparison: Comparison, here: Environment) -> RunRecord:
     )
 
 
-def _to_resume(request: AbRequest, home: Home) -> str:
+def _on_disk(run_id: str, home: Home, registry: Registry) -> RunRecord:
+    """The run's record from its spool; one that the registry alone knows came in a bundle."""
+    try:
+        return spool_reader.load(home.runs, run_id).record
+    except UnknownName as unknown:
+        try:
+            stored = registry.load(run_id)
+        except UnknownName:
+            raise unknown from None
+    raise UsageError(
+        f"run {stored.run_id} was taken in from a bundle ({stored.status}, measured on "
+        f"{stored.environment.host}): its journal is not here, so there is nothing to go on with",
+        cure="resume it in the home where it was measured, or start a new run",
+    )
+
+
+def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
     """The run to go on with: the named one, or its extension where more pairs are asked for.
 
     Raises:
-        UsageError: the run is of another lever.
+        UnknownName: there is no such run.
+        UsageError: the run is of another lever, or was measured elsewhere.
     """
-    record = spool_reader.load(home.runs, str(request.resume)).record
+    record = _on_disk(str(request.resume), home, registry)
     if (of := record.spec.lever) != request.lever:
         raise UsageError(
             f"run {record.run_id} is of {of}, not of {request.lever}",

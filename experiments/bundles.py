@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = "levergate-bundle"
 SUFFIX = ".levergate.json"
+JOURNAL_SUFFIX = ".jsonl"
+"""What a run writes as it goes: evidence too, but neither whole nor with a digest."""
 
 
 def bundle_name(record: RunRecord) -> str:
@@ -105,6 +107,11 @@ def import_bundle(registry: Registry, path: Path) -> tuple[RunRecord, Saved]:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
+    if path.suffix == JOURNAL_SUFFIX and path.is_file():
+        raise BadParameter(
+            f"{path} is the journal of a run, not its bundle",
+            cure="export the run first, where it was measured: levergate export RUN FILE",
+        )
     try:
         bundle = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -13,14 +13,13 @@ import importlib.metadata
 import os
 import platform
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from experiments.home import CHECKOUT
+from experiments.checkout import commit
 from experiments.records import Environment
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
@@ -254,28 +253,6 @@ def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def commit(checkout: Path = CHECKOUT) -> tuple[str, bool]:
-    """The checkout's commit, and whether its tracked files differ from it; empty elsewhere."""
-    if not (checkout / ".git").exists():
-        return "", False
-    head = _git(checkout, "rev-parse", "HEAD")
-    return head, bool(head) and bool(_git(checkout, "status", "--porcelain", "-uno"))
-
-
-def _git(checkout: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(checkout), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
 
 
 def describe(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from levers.errors import UnknownName
+from levers.errors import UsageError
 
 
 class Exit(IntEnum):
@@ -32,12 +32,12 @@ def expected_outcome(text: str) -> str:
     """The outcome that ``--expect`` names, in any case of letters.
 
     Raises:
-        UnknownName: there is no such outcome.
+        UsageError: there is no such outcome; the message lists all of them.
     """
     for outcome in OUTCOMES:
         if text.lower() == outcome.lower():
             return outcome
-    raise UnknownName("verdict", text, OUTCOMES)
+    raise UsageError(f"no verdict {text!r}", cure=f"--expect takes {', '.join(OUTCOMES)}")
 
 
 def exit_code(outcome: str | None, *, detailed: bool = False, expect: str | None = None) -> Exit:

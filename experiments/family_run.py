@@ -13,9 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
-from experiments import ab_run, environment, locks, preflight, prepare
+from experiments import ab_run, environment, family_store, locks, preflight, prepare
 from experiments.decide import decide_before_timing
 from experiments.environment import Device
 from experiments.executor import Executor
@@ -23,7 +22,6 @@ from experiments.family_outcome import BUDGET_SHARE, record_of
 from experiments.family_records import FamilyRecord
 from experiments.family_rules import looks_of_family
 from experiments.family_stage import Member, Stage
-from experiments.files import write_atomically
 from experiments.frozen import FrozenEnvironment
 from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
@@ -42,11 +40,6 @@ from experiments.telemetry import Sampler, probe_for
 from experiments.values import digest_of
 from levers import catalog
 from levers.errors import BadSetting
-
-FAMILIES = "families"
-"""Folder of the home that holds the selections."""
-
-RECORD = "family.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +106,6 @@ def run(
     return record
 
 
-def save(home: Home, record: FamilyRecord) -> Path:
-    """Write the record of a selection, wholly or not at all; returns its path."""
-    path = home.root / FAMILIES / record.family_id / RECORD
-    write_atomically(path, record.model_dump_json())
-    return path
-
-
-def load(home: Home, family_id: str) -> FamilyRecord:
-    """A selection by its id."""
-    path = home.root / FAMILIES / family_id / RECORD
-    return FamilyRecord.model_validate_json(path.read_bytes())
-
-
 # --- before the first process -------------------------------------------------------------------
 
 
@@ -163,15 +143,18 @@ def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
     one = selection.one
     needs = needs_of(one.workload, one.spec.parameters, selection.device.facts)
     preflight.check(needs, preflight.free_now(home.root, selection.device), home.root)
-    rounds = one.spec.looks[-1]
-    seconds = rounds * (len(selection.comparisons) + 1) * needs.seconds_per_sample
+    rounds, arms = one.spec.looks[-1], len(selection.comparisons) + 1
+    preflight.check_budget(
+        selection.budget_s, one.spec.looks[0] * arms * needs.seconds_per_sample, BUDGET_SHARE
+    )
+    seconds = rounds * arms * needs.seconds_per_sample
     if selection.budget_s is not None:
         seconds = min(seconds, selection.budget_s)
     listener.on_estimate(seconds, rounds)
 
 
 def _begin(selection: Selection, home: Home, spools: contextlib.ExitStack) -> list[Member]:
-    folder = make_folder(home.root / FAMILIES / selection.family_id)
+    folder = make_folder(family_store.folder(home, selection.family_id))
     frozen = _frozen(selection, home)
     here = environment.describe(selection.device, frozen.recorded(), frozen.removed, frozen.facts())
     members = []

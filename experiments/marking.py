@@ -59,6 +59,7 @@ def chosen_scope(states: Sequence[DefaultState], asked: OverrideRequest) -> Scop
     Raises:
         UsageError: no verdict fits, or several do; the message lists what there is.
     """
+    states = [state for state in states if state.run_id or "invalidated" in state.flags]
     fitting = [
         state
         for state in states
@@ -81,5 +82,21 @@ def chosen_scope(states: Sequence[DefaultState], asked: OverrideRequest) -> Scop
 
 
 def _listed(states: Sequence[DefaultState]) -> str:
-    named = [f"{one.scope} (run {one.run_id or 'invalidated'})" for one in states[:SHOWN_SCOPES]]
+    named = [
+        f"{one.scope}{_apart(one, states)} (run {one.run_id or 'invalidated'})"
+        for one in states[:SHOWN_SCOPES]
+    ]
     return ", ".join(named) + (", ..." if len(states) > SHOWN_SCOPES else "")
+
+
+def _apart(state: DefaultState, states: Sequence[DefaultState]) -> str:
+    """The parameters that tell this scope from others of the same words."""
+    alike = [one.scope for one in states if str(one.scope) == str(state.scope)]
+    mine = state.scope.parameters
+    names = sorted({name for scope in alike for name in scope.parameters})
+    differ = [
+        f"{name}={mine.get(name, '-')}"
+        for name in names
+        if len({str(scope.parameters.get(name)) for scope in alike}) > 1
+    ]
+    return f" with {' '.join(differ)}" if differ else ""

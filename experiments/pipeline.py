@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +88,8 @@ def _mirror(where: Home, registry: Registry, record: RunRecord, listener: Listen
     result = tracking.mirror(record, files, description, where.root, uri)
     registry.note_mirror(result.note(datetime.now(UTC).isoformat()))
     if not result.held:
-        listener.on_warning(f"MLflow does not hold this run ({result.error}); levergate sync will")
+        cure = "levergate sync mirrors it later"
+        listener.on_warning(f"MLflow does not hold this run ({result.error}); {cure}")
 
 
 def show(run: str) -> RunRecord:
@@ -236,7 +237,7 @@ def export(run: str, path: Path) -> Path:
     return bundles.export(show(run), path)
 
 
-def import_bundles(paths: Sequence[Path]) -> tuple[ImportRow, ...]:
+def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) -> None:
     """Take evidence bundles into the registry and MLflow; doing so twice changes nothing.
 
     Raises:
@@ -244,14 +245,13 @@ def import_bundles(paths: Sequence[Path]) -> tuple[ImportRow, ...]:
     """
     from experiments import bundles
 
-    rows = []
-    where = home()
-    with _registry(where) as registry:
-        for path in paths:
-            record, saved = bundles.import_bundle(registry, path)
-            rows.append(ImportRow(str(path), record.run_id, saved == "stored"))
-    sync()
-    return tuple(rows)
+    try:
+        with _registry(home()) as registry:
+            for path in paths:
+                record, saved = bundles.import_bundle(registry, path)
+                heard(ImportRow(str(path), record.run_id, saved == "stored"))
+    finally:
+        sync()
 
 
 def sync() -> SyncReport:

@@ -8,6 +8,7 @@ run fits and an arm then runs out of memory, that is the arm's outcome.
 from __future__ import annotations
 
 import importlib
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,25 @@ def check(needs: Needs, free: Free, folder: Path) -> None:
     _memory("host memory", needs.host_memory_bytes, free.host_bytes)
     if free.device_bytes is not None:
         _memory("device memory", needs.device_memory_bytes, free.device_bytes)
+
+
+def check_budget(budget_s: float | None, first_look_s: float, share: float = 1.0) -> None:
+    """Refuse a budget in which not even the first look can be taken.
+
+    Args:
+        budget_s: what the measuring may take, in seconds; None is no limit.
+        first_look_s: what the pairs up to the first look take, by the workload's own estimate.
+        share: how much of the budget that was typed this is.
+
+    Raises:
+        BadParameter: the least budget is in the message.
+    """
+    if budget_s is not None and budget_s < first_look_s:
+        raise BadParameter(
+            f"--budget {budget_s / share:.0f}s ends before the first look, which takes about "
+            f"{first_look_s:.0f} s: nothing could be decided",
+            cure=f"give --budget {math.ceil(first_look_s / share)}s or more, or a smaller workload",
+        )
 
 
 def _memory(what: str, needed: int, free: int) -> None:

@@ -6,6 +6,7 @@ a run exists.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,15 @@ from levers.source import source_digest
 
 FEWEST_PAIRS = DEFAULT_LOOKS[0]
 """No look is planned before this many pairs (design: statistics)."""
+
+OWN_OPTIONS = ("size", "model")
+"""Parameters of some workloads that have an option of their own."""
+
+MOST_PAIRS = 10 * DEFAULT_LOOKS[-1]
+"""Ten times the default plan sees effects of a third of the size; longer samples do it sooner."""
+
+LOOKS_GROW = 1.5
+"""Beyond the default plan each look comes at that many times the pairs, as within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ def looks_up_to(pairs: int | None) -> tuple[int, ...]:
     """The planned looks of a run of at most ``pairs`` pairs.
 
     Raises:
-        UsageError: fewer pairs than the first look needs.
+        UsageError: fewer pairs than the first look needs, or more than a run takes.
     """
     if pairs is None:
         return DEFAULT_LOOKS
@@ -67,7 +77,16 @@ def looks_up_to(pairs: int | None) -> tuple[int, ...]:
         raise UsageError(
             f"{pairs} pairs cannot give a verdict", cure=f"use --pairs {FEWEST_PAIRS} or more"
         )
-    return (*(look for look in DEFAULT_LOOKS if look < pairs), pairs)
+    if pairs > MOST_PAIRS:
+        raise UsageError(
+            f"{pairs} pairs are more than the {MOST_PAIRS} that one run takes",
+            cure=f"use --pairs {MOST_PAIRS} or less, and longer samples (more steps or tokens) for "
+            "an effect that small; levergate plan says what it takes",
+        )
+    looks = list(DEFAULT_LOOKS)
+    while looks[-1] < pairs:
+        looks.append(math.ceil(looks[-1] * LOOKS_GROW))
+    return (*(look for look in looks if look < pairs), pairs)
 
 
 def workload_of(lever: Lever, name: str | None) -> Workload:
@@ -133,7 +152,7 @@ def compare(
     lever = catalog.get(request.lever)
     ref, cand = settings_of(lever, request)
     workload = workload_of(lever, request.workload)
-    resolved = workload.resolve(request.settings, device.facts)
+    resolved = _resolved(workload, request.settings, device)
     parameters = with_ranks(workload, resolved, request.ranks)
     facts = RunFacts(
         device.facts.device_type, workload.name, parameters, workload.sites(parameters)
@@ -159,6 +178,19 @@ def compare(
     )
     _check_axes(spec, workload, parameters)
     return _with_plan(spec, lever, workload, device, unmet_by(lever, facts, ref, cand))
+
+
+def _resolved(workload: Workload, asked: Mapping[str, str], device: Device) -> Mapping[str, Scalar]:
+    """The workload's parameters; an option that it does not have is named as it was typed."""
+    try:
+        return workload.resolve(asked, device.facts)
+    except UnknownName as unknown:
+        if unknown.name not in OWN_OPTIONS or unknown.name not in asked:
+            raise
+        raise UsageError(
+            f"{workload.name} has no --{unknown.name}",
+            cure=f"leave it out; its parameters for --set are {', '.join(unknown.known)}",
+        ) from unknown
 
 
 def _seed(request: AbRequest, lever: Lever, workload: Workload, ref: str, cand: str) -> int:

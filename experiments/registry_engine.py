@@ -108,6 +108,11 @@ class Store:
         Raises:
             StoreError: it is damaged, from a newer version, or another program's.
         """
+        if self.path is not None and self.path.is_dir():
+            raise StoreError(
+                f"the registry {self.name} is a folder, where the database file should be",
+                cure="move the folder away, or set LEVERGATE_HOME to another folder",
+            )
         with self.explained():
             if self._is_current() or self._revision() == HEAD:
                 return

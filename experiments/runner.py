@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -278,6 +278,12 @@ def estimate_s(
     blocks = len({step.block for step in plan.steps})
     whole = len(plan.runs) * seconds_per_sample + blocks * server_s
     return whole if budget_s is None else min(whole, budget_s)
+
+
+def first_look_s(plan: Plan, looks: Sequence[int], seconds_per_sample: float) -> float:
+    """The device time until the first look: its pairs, and the oracle pairs of their blocks."""
+    runs = sum(len(step.runs) for step in plan.steps if step.pair < looks[0])
+    return runs * seconds_per_sample
 
 
 @contextlib.contextmanager

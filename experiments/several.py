@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import family_run, order_render, order_view, pipeline, screen_run
+from experiments import family_run, family_store, order_render, order_view, pipeline, screen_run
 from experiments.family_outcome import winners_request
 from experiments.family_records import FamilyRecord
 from experiments.home import Home
@@ -69,5 +69,5 @@ def screen(request: AbRequest, settings: Sequence[str], listener: Listener) -> S
 
 
 def _save(where: Home, family: FamilyRecord) -> None:
-    path = family_run.save(where, family)
+    path = family_store.save(where, family)
     path.with_suffix(".md").write_text(order_render.markdown(order_view.of_family(family)))

@@ -32,6 +32,9 @@ BATCH_METRICS, BATCH_NAMES = 1000, 100
 
 PAGE = 1000
 
+SIDE_FILES = ("journal", "wal", "shm")
+"""What SQLite may leave beside a database whose writing failed."""
+
 
 class Writer:
     """One MLflow store, opened once."""
@@ -224,8 +227,12 @@ def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.making")
     part.unlink(missing_ok=True)
-    MlflowClient(tracking_uri=f"{SQLITE}{part}").search_experiments(max_results=1)
-    part.replace(path)
+    try:
+        MlflowClient(tracking_uri=f"{SQLITE}{part}").search_experiments(max_results=1)
+        part.replace(path)
+    finally:  # on a full disk a half-made store would hold what little room there is
+        for left in (part, *(part.with_name(f"{part.name}-{kind}") for kind in SIDE_FILES)):
+            left.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(path, timeout=30.0)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
 

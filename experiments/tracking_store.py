@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
@@ -35,6 +36,9 @@ VARIABLES = {
 
 CONNECT_TIMEOUT_S = 5.0
 """How long a server may take to accept a connection."""
+
+NEEDED = ("mlflow", "tenacity")
+"""Packages of the writing process alone."""
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,7 +95,10 @@ def absolute(uri: str) -> str:
 
 
 def unreachable(uri: str) -> str:
-    """Why a server cannot be reached, found out without mlflow; empty where it can."""
+    """Why a store cannot be reached from here, found out without mlflow; empty where it can."""
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if absent:
+        return f"{' and '.join(absent)} not installed here"
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
         return ""

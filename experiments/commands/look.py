@@ -15,6 +15,7 @@ from experiments.exit_codes import exit_code, expected_outcome
 from levers.errors import BadParameter, UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from experiments.family_records import FamilyRecord
     from experiments.run_record import RunRecord
 
 
@@ -31,14 +32,20 @@ def show(
     expect: Expect = None,
 ) -> int:
     """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would."""
-    from experiments import home, pipeline, stack_store
+    from experiments import family_store, home, pipeline, stack_store
 
-    if stack_store.known(home.find(os.environ, Path.cwd()), run):
+    where = home.find(os.environ, Path.cwd())
+    if stack_store.known(where, run):
         from experiments.commands.stack import show_stack
 
         return show_stack(run, html=html, as_json=as_json, command="show")
     wanted = expected_outcome(expect) if expect is not None else None
-    record = pipeline.show(run)
+    try:
+        record = pipeline.show(run)
+    except UnknownName:
+        if (family := family_store.found(where, run)) is None:
+            raise
+        return _show_family(family, as_json=as_json, verdict=bool(html or wanted))
     standing = pipeline.standing(record.run_id)
     if html is not None:
         _write(pipeline.report_html(record, standing), html)
@@ -50,6 +57,29 @@ def show(
         return 0
     outcome = record.decision.outcome.value if record.decision else None
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
+
+
+def _show_family(family: FamilyRecord, *, as_json: bool, verdict: bool) -> int:
+    """Print a selection among several settings, which is no verdict.
+
+    Raises:
+        UsageError: a page or a verdict of it is asked for.
+    """
+    from experiments import order_view
+    from experiments.order_render import print_order
+
+    if verdict:
+        raise UsageError(
+            f"{family.family_id} is a selection, which is no verdict and has no page",
+            cure=f"show its winner's run: {family.winner_run or 'it has none'}",
+        )
+    shown = order_view.of_family(family)
+    if as_json:
+        selection = {**family.model_dump(mode="json"), "label": shown.label}
+        output.print_json("show", outcome=None, selection=selection)
+    else:
+        print_order(output.stdout(), shown)
+    return 0
 
 
 def _write(text: str, file: Path) -> None:

@@ -15,6 +15,7 @@ from levers.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from experiments.records import Decision
+    from experiments.requests import ImportRow
 
 
 def export(
@@ -40,13 +41,17 @@ def import_(
     """Take evidence bundles into the registry and MLflow."""
     from experiments import pipeline
 
-    rows = pipeline.import_bundles(files)
-    if as_json:
-        output.print_json("import", bundles=[dataclasses.asdict(row) for row in rows])
-        return 0
-    for row in rows:
-        typer.echo(f"{'took in' if row.new else 'already there:'} {row.run_id} from {row.path}")
+    rows: list[ImportRow] = []
+    try:
+        pipeline.import_bundles(files, rows.append if as_json else _say_import)
+    finally:  # what is in is said, also where a later bundle is not
+        if as_json and rows:
+            output.print_json("import", bundles=[dataclasses.asdict(row) for row in rows])
     return 0
+
+
+def _say_import(row: ImportRow) -> None:
+    typer.echo(f"{'took in' if row.new else 'already there:'} {row.run_id} from {row.path}")
 
 
 WORDING = ("detail", "notes")

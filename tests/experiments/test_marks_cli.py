@@ -329,3 +329,17 @@ def _page(home: Path) -> str:
     database.close()
     assert len(rows) == 1
     return str(rows[0][0])
+
+
+def test_scopes_of_equal_words_are_told_apart_by_their_parameters(store, capsys) -> None:
+    for day, sms in ((1, 48), (2, 96)):
+        parameters = {**factory.default_on().spec.parameters, "sms": sms}
+        store.save(run(f"sms-{sms}", day, parameters=parameters))
+    undecided = {**factory.inconclusive().spec.parameters, "sms": 132}
+    store.save(run("undecided", 3, factory.inconclusive(), parameters=undecided))
+    said_ = ("--reason", "r", "--name", "Ada")
+    text = said(capsys, "override", "fa2_nsplits_cap", "--state", "off", *said_, code=2)
+    assert "2 scopes" in text
+    assert "with sms=48 (run sms-48)" in text
+    assert "with sms=96 (run sms-96)" in text
+    assert "132" not in text

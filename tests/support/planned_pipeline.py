@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,9 @@ class PlannedPipeline(types.ModuleType):
         written.write_text(self._record().model_dump_json())
         return written
 
-    def import_bundles(self, paths: list[Path]) -> tuple[ImportRow, ...]:
-        return tuple(ImportRow(str(path), "20260304T100000Z-5d3c", True) for path in paths)
+    def import_bundles(self, paths: list[Path], heard: Callable[[ImportRow], None]) -> None:
+        for path in paths:
+            heard(ImportRow(str(path), "20260304T100000Z-5d3c", True))
 
     def sync(self) -> SyncReport:
         if self.planned == "store":
