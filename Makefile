@@ -1,10 +1,11 @@
 # make ab     set up and run the main command on the CPU default
 # make test   set up and run every check
+# make selftest   planted faults through the whole pipeline, and that injected ones turn it red
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup ab test lint types imports unit clean
+.PHONY: setup ab test lint types imports unit selftest clean
 
 setup: $(VENV)/.ready
 
@@ -33,6 +34,11 @@ imports: setup
 
 unit: setup
 	$(BIN)/python -m pytest
+
+selftest: setup
+	$(BIN)/python cli.py selftest
+	$(BIN)/python cli.py selftest --only fast_3 --inject-slowdown 20%; test $$? -eq 1
+	$(BIN)/python cli.py selftest --only fast_3 --inject-wrong-output; test $$? -eq 1
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,67 @@
+"""What the commands that only look import: counted in modules, since seconds depend on the day."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import records_factory as factory
+
+from experiments.registry import Registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NEVER = ("torch", "triton", "mlflow", "alembic", "scipy", "numpy", "matplotlib", "jinja2", "pynvml")
+"""Not one of these is needed to print a stored run or the levers."""
+
+MOST_OF_OURS = 75
+"""Modules of levergate that ``list`` or ``show`` load; there are more than two hundred."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("startup")
+    with Registry.open(folder / "registry.db") as registry:
+        registry.save(factory.default_on())
+        registry.save(factory.parity_failed().model_copy(update={"run_id": "other"}))
+    return folder
+
+
+def imported(home: Path, *words: str) -> set[str]:
+    """The modules in a process after the command; it must end with 0."""
+    code = (
+        "import sys, cli\n"
+        f"assert cli.main({list(words)!r}) == 0\n"
+        "sys.stderr.write('\\n'.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+        env={**os.environ, "LEVERGATE_HOME": str(home)},
+    )
+    return set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "other"), ("history",)])
+def test_looking_at_what_is_stored_loads_nothing_heavy(home: Path, words: tuple[str, ...]) -> None:
+    loaded = imported(home, *words)
+    assert "sqlalchemy" in loaded
+    assert not loaded & set(NEVER)
+    assert "sqlalchemy.orm" not in loaded
+    ours = {name for name in loaded if name.startswith(("experiments.", "levers."))}
+    assert len(ours) <= MOST_OF_OURS, sorted(ours)
+
+
+def test_a_command_loads_no_other_commands_module(home: Path) -> None:
+    loaded = {name for name in imported(home, "list") if name.startswith("experiments.commands.")}
+    assert loaded == {f"experiments.commands.{name}" for name in ("look", "options", "output")}
+
+
+def test_a_list_builds_no_record_of_a_run(home: Path) -> None:
+    assert "experiments.run_record" not in imported(home, "list")
