@@ -11,6 +11,7 @@ flash_attn_interface.py`` (the functions used here take no dropout and no window
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -80,10 +81,11 @@ class Fa3:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, cut: Cut) -> tuple[Tensor, State]:
         """Output and log-sum-exp; there is no generator."""
-        from flash_attn_interface import _flash_attn_forward as fa3_forward
-
+        fa3 = importlib.import_module("flash_attn_interface")
         lengths = {} if cut.dense else _lengths(cut)
-        out, lse, *_ = fa3_forward(q, k, v, softmax_scale=_scale(q), causal=False, **lengths)
+        out, lse, *_ = fa3._flash_attn_forward(
+            q, k, v, softmax_scale=_scale(q), causal=False, **lengths
+        )
         return out, (lse, None)
 
     def backward(
