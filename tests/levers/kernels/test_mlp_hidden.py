@@ -96,3 +96,15 @@ def test_the_tails_have_the_right_slope(value: float) -> None:
     dh, dbias = torch.autograd.grad(out.sum(), (h, bias))
     assert dh.item() == dbias.item()
     assert dh.item() == pytest.approx({-30.0: 0, -5.0: 0, 0.0: 0.5}.get(value, 1.0), abs=1e-5)
+
+
+# what PyTorch 2.13 warns of is its own tracing of a Function
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_compiler_traces_it_into_one_graph() -> None:
+    leaves, layer = parameters(torch.float32), FusedMlpHidden()
+    found = []
+    for call in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
+        out = call(*leaves)
+        found.append((out, *torch.autograd.grad(out, leaves, torch.ones_like(out))))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(eager, compiled)

@@ -138,3 +138,17 @@ def test_shapes_that_do_not_belong_together_are_refused(
     turns = None if rows is None else voxels(rows, 8, torch.float32)
     with pytest.raises(ValueError, match=complaint):
         qk_norm_rope(torch.ones(q), torch.ones(k), torch.ones(gamma), torch.ones(gamma), turns)
+
+
+# what PyTorch 2.13 warns of is its own tracing of a Function
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_compiler_traces_it_into_one_graph_without_complex_numbers() -> None:
+    q, k = (x.detach().requires_grad_() for x in packed(6, 2, 8, torch.float32)[:2])
+    leaves = (q, k, *gammas(2, 8, torch.float32))
+    turns = torch.view_as_real(voxels(6, 8, torch.float32))
+    found = []
+    for call in (qk_norm_rope, torch.compile(qk_norm_rope, backend="aot_eager", fullgraph=True)):
+        out = call(*leaves, turns)
+        found.append((*out, *torch.autograd.grad(out, leaves, [torch.ones_like(x) for x in out])))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(eager, compiled)
