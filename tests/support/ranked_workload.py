@@ -123,9 +123,7 @@ class RankedSession:
 
             torch.manual_seed(self.seed + (self.fault == "start"))
             model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
-            shard = self.seed if self.parameters["fault"] == "shard" else self.team.shard(self.seed)
-            generator = torch.Generator().manual_seed(shard)
-            x = torch.randn(TOKENS, WIDTH, generator=generator)
+            x = self.inputs()
             adam = self.parameters["optimizer"] == "adamw"
             optimizer = (
                 self.team.optimizer(torch.optim.AdamW, model.parameters(), lr=1e-2)
@@ -134,6 +132,12 @@ class RankedSession:
             )
             self._step = TinyStep(model, x, self._launch, optimizer, self.team)
         return self._step
+
+    def inputs(self) -> Tensor:
+        import torch
+
+        shard = self.seed if self.parameters["fault"] == "shard" else self.team.shard(self.seed)
+        return torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(shard))
 
     def _launch(self, out: Tensor) -> tuple[Tensor, str]:
         found: tuple[Tensor, str] = self.sites[SITE].launch(out)
@@ -166,7 +170,8 @@ class RankedSession:
         self.sites[SITE].observe(TOK_S, "plan=other" if self.fault == "plan" else plan)
 
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
-        return Outputs(digests={"x": digest_of(self.step().x.numpy().tobytes())})
+        out, _ = self._launch(self.inputs())
+        return Outputs(digests={"out": digest_of(out.numpy().tobytes())}, inputs_digest="x")
 
 
 @dataclass

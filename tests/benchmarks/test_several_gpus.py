@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import failing_rank, several_gpus, whole_stack
+from benchmarks.several_gpus_steps import (
+    PUBLIC,
+    Point,
+    efficiency,
+    expected_bytes,
+    fixed_bytes,
+    largest_batch,
+    row_of,
+)
+from experiments.environment import Device
+from experiments.tasks import Measurement, TaskResult
+from experiments.workloads.base import DeviceFacts
+from levers import catalog
+from levers.base import Site
+from levers.errors import UsageError
+
+H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 141 << 30), "GPU-a")
+
+
+def point(ranks: int = 8, bs: int = 8) -> Point:
+    return Point("slat_flow", ranks, bs, PUBLIC)
+
+
+def row(ranks: int, step_ms: float, bs: int = 8) -> dict[str, object]:
+    values = {"train/step_ms": step_ms, "train/tok_s": 1.0, "memory/peak_bytes": 1e9}
+    values |= {"train/mfu_true": 1.0, "train/mfu_matmul": 1.0}
+    measured = Measurement(values=values, inputs_digest="x", outputs_count=1)
+    return row_of(point(ranks, bs), H200, TaskResult(measurement=measured), 1.0)
+
+
+def test_more_ranks_hold_fewer_moments_each() -> None:
+    config = point().config(H200)
+    saved = fixed_bytes(config, 1) - fixed_bytes(config, 8)
+    assert saved == pytest.approx(config.parameter_count * 8 * 7 / 8)
+
+
+def test_the_largest_batch_fits_the_target_and_one_more_does_not() -> None:
+    room = H200.facts.memory_bytes
+    found = largest_batch(point().config(H200), 8, room)
+    assert expected_bytes(point(bs=found).config(H200), 8) <= 0.75 * room
+    assert expected_bytes(point(bs=found + 1).config(H200), 8) > 0.75 * room
+
+
+def test_scaling_compares_the_same_batch_on_one_gpu() -> None:
+    rows = [row(1, 100.0), row(1, 70.0, bs=4), row(8, 125.0)]
+    assert efficiency(rows[2], rows) == pytest.approx(0.8)
+    assert efficiency(row(8, 125.0, bs=2), rows) is None
+
+
+def test_what_is_known_is_on_disk_and_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = several_gpus.Book.open(tmp_path, 60)
+    book.write(point().name, row(8, 125.0))
+    again = several_gpus.Book.open(tmp_path, 60)
+    monkeypatch.setattr(several_gpus, "measured", lambda *_: pytest.fail("it is known"))
+    options = several_gpus.parsed(["--rehearse", "--out", str(tmp_path)])
+    assert several_gpus.take(again, point(), options) == json.loads(json.dumps(row(8, 125.0)))
+
+
+def test_nothing_is_begun_that_the_time_does_not_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(several_gpus, "measured", lambda *_: pytest.fail("there is no time"))
+    options = several_gpus.parsed(["--rehearse", "--out", str(tmp_path), "--levers", "x=on"])
+    book = several_gpus.Book.open(tmp_path, 1)
+    assert several_gpus.take(book, point(), options) is None
+    assert not several_gpus.take_failure(book, options)
+
+
+def test_the_table_shows_failures_and_the_published_memory() -> None:
+    failed = row_of(point(bs=12), H200, TaskResult(failure="out-of-memory", message="no"), 1.0)
+    assert "out-of-memory: no" in several_gpus.line(failed, [failed])
+    assert " 105 " in several_gpus.line(row(8, 125.0), [])
+
+
+def test_a_set_of_levers_becomes_one_that_is_bound_to_their_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = whole_stack.plugin(tmp_path, ["segment_sum_broadcast=on"])
+    monkeypatch.setenv("LEVERGATE_LEVERS", str(tmp_path))
+    lever = catalog.get(whole_stack.NAME)
+    member = catalog.get("segment_sum_broadcast")
+    assert lever.touches == member.touches
+    assert lever.workloads == member.workloads
+    assert "SOURCES" in path.read_text()
+    site = Site(member.touches[0], lambda mod, layout: mod)
+    found = site.launch
+    undo = lever.enable(site, "on")
+    assert site.launch is not found
+    lever.disable(site, undo)
+    assert site.launch is found
+    assert lever.environment("on")[member.env] == "on"
+
+
+def test_a_set_with_an_unknown_lever_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no lever 'nothing'"):
+        whole_stack.plugin(tmp_path, ["nothing=on"])
+
+
+def test_the_failing_lever_fails_on_the_second_rank_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_rank.plugin(tmp_path)
+    monkeypatch.setenv("LEVERGATE_LEVERS", str(tmp_path))
+    lever = catalog.get(failing_rank.NAME)
+    site = Site("flow.block", lambda x: x)
+    undo = lever.enable(site, "on")
+    monkeypatch.setenv("RANK", "0")
+    assert site.launch(3) == 3
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(RuntimeError, match="on purpose"):
+        site.launch(3)
+    lever.disable(site, undo)
+    assert site.launch(3) == 3
