@@ -6,8 +6,8 @@ keys of each attention: 120 times in a forward of 30 blocks. ``on`` hands out th
 layout has carried since the batch was made.
 
 Mechanism: a copy from pageable memory waits on the host until the device has taken it, because the
-source may be freed at once; the stream is drained of the head start that the host had. A few
-microseconds each where the host is ahead, and all of its lead where kernels are short.
+source may be freed at once: the host loses the head start that it had on the device, and where
+kernels are short the device waits for it.
 
 Where it does not help: attention that takes no offsets (per sample, or dense on equal lengths), a
 step whose device time hides the host entirely, and replayed CUDA graphs.

@@ -16,7 +16,7 @@ uniform mantissa), to E5M2 2^-3 (0.053), so a product is off by 0.037 or 0.059 o
 bf16 is off by 0.002. That is no lossless change; the lever claims ``tolerated``, and the curves of
 the loss decide whether a training may use it. Sums that cancel lose more.
 
-Where it does not help: Linears with a side below 512 on CUDA, which stay as they are; the
+Where it does not help: Linears with a side below 1024 on CUDA, which stay as they are; the
 embeddings and the output, which do not pass through the site; devices below compute capability 8.9;
 and, in speed, a CPU, where the 8-bit values are multiplied in fp32: the numerics can be judged
 there, and nothing is won. It cannot act on an MLP whose first Linear is fused with its activation.

@@ -186,7 +186,7 @@ def test_small_sides_are_not_worth_it_on_cuda() -> None:
     class OnCuda:
         device = torch.device("cuda")
 
-    small, large = torch.empty(512, 496), torch.empty(512, 512)
+    small, large = torch.empty(1024, 1008), torch.empty(1024, 1024)
     assert not takes(OnCuda(), small)  # type: ignore[arg-type]
     assert takes(OnCuda(), large)  # type: ignore[arg-type]
     assert takes(torch.empty(1), small)
