@@ -1,11 +1,11 @@
 """Device code of the fused RMS norm and RoPE of queries and keys: the backward, in one launch.
 
-The programs are those of the forward. Each computes the norm again from the rows, turns the
+A program has one head and walks down the rows. It computes the norm again from the rows, turns the
 gradient back, and leaves its rows' sums for the gammas' gradients, in fp32 and without atomics, so
 that it repeats exactly; one small sum over the programs follows.
 
 Bytes, N rows of H x D bf16 channels: ``12 N H D``, which at N = 19,812, H x D = 1536 and 4.3 TB/s
-is 85 us. The sums are 620 rows of 12 KB, 2 % of that.
+is 85 us. The sums are 155 rows of 12 KB, half a percent of that.
 
 What stays outside: queries, keys and values are views of one packed projection, whose backward
 stacks their three gradients (6 N H D bytes read and as many written, another 85 us). It belongs to
@@ -28,22 +28,17 @@ from levers.kernels.qk_norm_rope_tile_triton import (
     store_pairs,
 )
 
-HEADS = 4
-"""Heads of a program: 12 heads make 3 groups."""
-
-ROWS, WARPS = 32, 16
-"""A tile of 32 x 128 over 512 threads: twice the forward's height, for half as many partial sums.
-
-64 registers a thread on sm_90, none spilled, so that two programs fill an SM's registers and keep
-32 KB of loads in flight; with 8 warps it is 128 and a spill.
-"""
+ROWS, TILES, WARPS = 16, 8, 8
+"""A program walks 8 tiles of 16 x 128 over 256 threads, of one head: a thread loads 16 bytes of each
+operand and keeps its part of the gammas' sums in registers, so that nothing crosses warps before
+the end. A head's phases come from the L2 cache (10 MB for all rows)."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _leave_sums(  # type: ignore[no-untyped-def]
+def _store_sums(  # type: ignore[no-untyped-def]
     sums_ptr, even, odd, head, heads, dim, PAIRS: tl.constexpr
 ):
-    """This program's sums over its rows, for one head."""
+    """This program's sums over its rows."""
     pair = 2 * tl.arange(0, PAIRS)
     at = sums_ptr + (tl.program_id(1).to(tl.int64) * heads + head) * dim + pair
     tl.store(at, tl.sum(even, axis=0), mask=pair < dim)
@@ -51,11 +46,12 @@ def _leave_sums(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _head(  # type: ignore[no-untyped-def]
+def _tile(  # type: ignore[no-untyped-def]
     x_ptr, row_stride, head_stride, grad_ptr, grad_row_stride, grad_head_stride, out_ptr,
-    sums_ptr, gamma_ptr, cos, sin, rows, count, head, heads, dim, root,
+    scale_even, scale_odd, cos, sin, rows, count, head, heads, dim,
     TURN: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
+    """Write the gradient of a tile; what it adds to the gamma's sums, even and odd channels."""
     columns = tl.arange(0, 2 * PAIRS)
     keep = (rows < count)[:, None] & (columns < dim)[None, :]
     at = (rows * row_stride + head * head_stride)[:, None] + columns[None, :]
@@ -66,8 +62,7 @@ def _head(  # type: ignore[no-untyped-def]
         grad_even, grad_odd = grad_even * cos + grad_odd * sin, grad_odd * cos - grad_even * sin
     inverse, clamped = inverse_norm(even, odd)
     even, odd = even * inverse[:, None], odd * inverse[:, None]
-    _leave_sums(sums_ptr, grad_even * even, grad_odd * odd, head, heads, dim, PAIRS)
-    scale_even, scale_odd = load_scales(gamma_ptr, head, dim, root, PAIRS)
+    sum_even, sum_odd = grad_even * even, grad_odd * odd
     grad_even, grad_odd = grad_even * scale_even[None, :], grad_odd * scale_odd[None, :]
     along = tl.sum(grad_even * even + grad_odd * odd, axis=1)
     along = tl.where(clamped, 0.0, along)
@@ -75,6 +70,7 @@ def _head(  # type: ignore[no-untyped-def]
     grad_odd = (grad_odd - odd * along[:, None]) * inverse[:, None]
     out_at = ((rows * heads + head) * dim)[:, None] + columns[None, :]
     store_pairs(out_ptr, out_at, keep, grad_even, grad_odd, ROWS, PAIRS)
+    return sum_even, sum_odd
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -84,22 +80,33 @@ def _backward(  # type: ignore[no-untyped-def]
     k_ptr, k_row_stride, k_head_stride, grad_k_ptr, grad_k_row_stride, grad_k_head_stride, dk_ptr,
     k_sums_ptr, gamma_k_ptr, k_rows,
     turn_ptr, heads, dim, root,
-    TURN: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    TURN: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    cos, sin = load_turns(turn_ptr, rows, q_rows, dim, TURN, ROWS, PAIRS)
-    first = tl.program_id(0) * HEADS
-    for head in range(first, tl.minimum(first + HEADS, heads)):
-        _head(
+    head = tl.program_id(0)
+    q_even, q_odd = load_scales(gamma_q_ptr, head, dim, root, PAIRS)
+    k_even, k_odd = load_scales(gamma_k_ptr, head, dim, root, PAIRS)
+    q_sum_even = tl.full((ROWS, PAIRS), 0.0, tl.float32)
+    q_sum_odd = tl.full((ROWS, PAIRS), 0.0, tl.float32)
+    k_sum_even = tl.full((ROWS, PAIRS), 0.0, tl.float32)
+    k_sum_odd = tl.full((ROWS, PAIRS), 0.0, tl.float32)
+    first = tl.program_id(1).to(tl.int64) * (TILES * ROWS)
+    for tile in range(TILES):
+        rows = first + tile * ROWS + tl.arange(0, ROWS)
+        cos, sin = load_turns(turn_ptr, rows, q_rows, dim, TURN, ROWS, PAIRS)
+        even, odd = _tile(
             q_ptr, q_row_stride, q_head_stride, grad_q_ptr, grad_q_row_stride, grad_q_head_stride,
-            dq_ptr, q_sums_ptr, gamma_q_ptr, cos, sin, rows, q_rows, head, heads, dim, root,
-            TURN, ROWS, PAIRS,
+            dq_ptr, q_even, q_odd, cos, sin, rows, q_rows, head, heads, dim, TURN, ROWS, PAIRS,
         )  # fmt: skip
-        _head(
+        q_sum_even += even
+        q_sum_odd += odd
+        even, odd = _tile(
             k_ptr, k_row_stride, k_head_stride, grad_k_ptr, grad_k_row_stride, grad_k_head_stride,
-            dk_ptr, k_sums_ptr, gamma_k_ptr, cos, sin, rows, k_rows, head, heads, dim, root,
-            TURN, ROWS, PAIRS,
+            dk_ptr, k_even, k_odd, cos, sin, rows, k_rows, head, heads, dim, TURN, ROWS, PAIRS,
         )  # fmt: skip
+        k_sum_even += even
+        k_sum_odd += odd
+    _store_sums(q_sums_ptr, q_sum_even, q_sum_odd, head, heads, dim, PAIRS)
+    _store_sums(k_sums_ptr, k_sum_even, k_sum_odd, head, heads, dim, PAIRS)
 
 
 def backward_triton(
@@ -117,15 +124,15 @@ def backward_triton(
     heads, dim = q_NHD.shape[1:]
     grad_q, grad_k = map(rows_contiguous, grads)
     dq, dk = (x.new_empty(x.shape) for x in (q_NHD, k_MHD))
-    blocks = triton.cdiv(max(len(q_NHD), len(k_MHD), 1), ROWS)
+    blocks = triton.cdiv(max(len(q_NHD), len(k_MHD), 1), TILES * ROWS)
     sums = q_NHD.new_empty((2, blocks, heads, dim), dtype=torch.float32)
-    _backward[(triton.cdiv(heads, HEADS), blocks)](
+    _backward[(heads, blocks)](
         q_NHD, *q_NHD.stride()[:2], grad_q, *grad_q.stride()[:2], dq,
         sums[0], gamma_q_HD.contiguous(), len(q_NHD),
         k_MHD, *k_MHD.stride()[:2], grad_k, *grad_k.stride()[:2], dk,
         sums[1], gamma_k_HD.contiguous(), len(k_MHD),
         q_NHD if turn_NP2 is None else turn_NP2.contiguous(), heads, dim, dim**0.5,
-        TURN=turn_NP2 is not None, HEADS=HEADS, ROWS=ROWS,
+        TURN=turn_NP2 is not None, TILES=TILES, ROWS=ROWS,
         PAIRS=triton.next_power_of_2(dim // 2), num_warps=WARPS,
     )  # fmt: skip
     dgamma_q, dgamma_k = sums.sum(1) * dim**0.5
