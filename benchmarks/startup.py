@@ -29,6 +29,10 @@ GOALS_S = {"--help": 0.4, "list": 0.8, "show": 0.8}
 """Seconds; the other rows have no goal."""
 
 
+def is_bundle(file: Path) -> bool:
+    return json.loads(file.read_text(encoding="utf-8")).get("format") == bundles.FORMAT
+
+
 def taken_in(home: Path, files: Sequence[Path]) -> str:
     """Store the bundles in a home of their own, without MLflow; the id of the last run."""
     with Registry.open(home / "registry.db") as registry:
@@ -86,9 +90,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    files = sorted(asked.folder.rglob(f"*[0-9a-f]{bundles.SUFFIX}"))
+    files = [file for file in sorted(asked.folder.rglob("*.json")) if is_bundle(file)]
     if not files:
-        parser.error(f"no *{bundles.SUFFIX} in {asked.folder}")
+        parser.error(f"no bundle in {asked.folder}")
     with tempfile.TemporaryDirectory() as home:
         table = rows(measured(Path(home), taken_in(Path(home), files), asked.repeats))
     print(f"{len(files)} runs stored, {asked.repeats} repeats; seconds")

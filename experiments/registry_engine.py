@@ -126,7 +126,7 @@ class Store:
             return False
         with self.engine.connect() as connection:
             try:
-                return connection.scalar(text(STORED_REVISION)) == HEAD
+                return bool(connection.scalar(text(STORED_REVISION)) == HEAD)
             except OperationalError:
                 return False  # empty or another program's: the slow look finds out which
 
