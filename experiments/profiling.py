@@ -91,7 +91,8 @@ def profile(task: Task, session: Session) -> Profile:
     return summary(
         times,
         steps,
-        wall_ms,
+        plain_ms if on_cuda else wall_ms,
+        profiled_step_ms=wall_ms,
         device_kind=torch.cuda.get_device_name(0) if on_cuda else "CPU",
         levers=tuple(map(str, task.levers)),
         plain_step_ms=plain_ms,
@@ -108,7 +109,7 @@ def summary(times: Times, steps: int, wall_ms: float, **said: Any) -> Profile:
     Args:
         times: over all steps.
         steps: how many there were.
-        wall_ms: mean wall-clock of a step under the profiler.
+        wall_ms: mean wall-clock of a step, of which the groups are shares.
         said: what the profile says beside its times.
     """
     rows = [

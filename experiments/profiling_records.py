@@ -52,8 +52,10 @@ class Profile(Value):
 
     Attributes:
         steps: how many steps (or passes of untimed work) were profiled.
-        step_ms: mean wall-clock of one of them under the profiler; ``plain_step_ms`` without it, in
-            the same process.
+        step_ms: mean wall-clock of one of them, of which the groups are shares: without the
+            profiler on CUDA, where it slows the host and not the kernels; under it on a CPU, where
+            the operators' own times bear its cost.
+        plain_step_ms, profiled_step_ms: without the profiler and under it, in the same process.
         level: ``kernels`` on CUDA, ``operators`` on a CPU.
         unit: what one step is: ``step``, or ``pass`` over the workload's axes.
         groups: in the order of :data:`GROUPS`; their times add up to ``step_ms`` and what ran at
@@ -67,6 +69,7 @@ class Profile(Value):
     steps: int
     step_ms: float
     plain_step_ms: float
+    profiled_step_ms: float
     level: Literal["kernels", "operators"]
     unit: Literal["step", "pass"]
     groups: tuple[GroupTime, ...]

@@ -82,7 +82,7 @@ def _unrecorded(run_id: str) -> UsageError:
 
 def _stack(where: Home, run: str) -> StackRecord | None:
     try:
-        return stack_run.reread(where, run)
+        return stack_store.reread(where, run)
     except UnknownName:
         return None
 

@@ -61,8 +61,9 @@ def _notes(profile: Profile) -> tuple[str, ...]:
     gemm = profile.ceilings.get("gemm_flop_per_s", 0.0) / 1e12
     copy = profile.ceilings.get("copy_bytes_per_s", 0.0) / 1e12
     notes = [
-        f"{profile.unit}: {profile.step_ms:.3f} ms under the profiler, "
-        f"{profile.plain_step_ms:.3f} ms without it; mean of {profile.steps}",
+        f"shares of a {profile.unit} of {profile.step_ms:.3f} ms "
+        f"(without the profiler {profile.plain_step_ms:.3f} ms, under it "
+        f"{profile.profiled_step_ms:.3f} ms; mean of {profile.steps})",
         f"ceilings measured in this process: {gemm:.4g} TFLOP/s (matrix product), "
         f"{copy:.3g} TB/s (copy, read and written)",
     ]

@@ -44,4 +44,4 @@ def show(stack_id: str) -> StackRecord:
     Raises:
         UnknownName: there is none.
     """
-    return stack_run.reread(pipeline.home(reading=True), stack_id)
+    return stack_store.reread(pipeline.home(reading=True), stack_id)

@@ -66,15 +66,6 @@ def run(request: StackRequest, home: Home, registry: Registry, listener: Listene
     return record
 
 
-def reread(home: Home, stack_id: str) -> StackRecord:
-    """A stored stack; one that was interrupted with all that is on disk of it."""
-    folder = stack_store.find(home, stack_id)
-    record = stack_store.load(folder)
-    if record.status != "running":
-        return record
-    return record.model_copy(update={"status": "interrupted"})
-
-
 # --- before the first process -------------------------------------------------------------------
 
 

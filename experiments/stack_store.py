@@ -73,6 +73,18 @@ def load(folder: Path) -> StackRecord:
         ) from error
 
 
+def reread(home: Home, stack_id: str) -> StackRecord:
+    """A stored stack by its id or a beginning of it; one without its last word was interrupted.
+
+    Raises:
+        UnknownName: there is none.
+        StoreError: it cannot be read.
+    """
+    record = load(find(home, stack_id))
+    changes = {"status": "interrupted"} if record.status == "running" else {}
+    return record.model_copy(update=changes)
+
+
 def save(folder: Path, record: StackRecord) -> None:
     """Write the record and its bundle, each whole or not at all."""
     write_atomically(folder / RECORD, record.model_dump_json())
