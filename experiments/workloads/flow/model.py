@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
+from experiments.workloads.flow.names import QK_NORM_ROPE
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
 
@@ -147,7 +148,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """``x [N, C]``, ``mod [B, 6C]``, ``phases [N, P]``, ``cond [M, Cc]`` to ``[N, C]``."""
         shift1, scale1, gate1, shift2, scale2, gate2 = self.rows(mod)
-        q, k, v = self.enter(x, shift1, scale1, layout)
+        x, q, k, v = self.enter(x, shift1, scale1, layout)
         q, k = self.turn_self(q, k, phases)
         h = self.attend(q, k, v, layout, layout)
         x, q, k, v = self.cross(x, h, gate1, layout, cond)
@@ -155,15 +156,21 @@ class Block(nn.Module):
         h = self.attend(q, k, v, layout, cond_layout)
         return self.leave(x, h, shift2, scale2, gate2, layout)
 
+    @property
+    def turns_as_published(self) -> bool:
+        """Whether nothing has replaced the norm and rotation of queries and keys."""
+        return self.sites.is_original(QK_NORM_ROPE)
+
     def rows(self, mod: Tensor) -> tuple[Tensor, ...]:
         """Shift, scale and gate of the first part, then of the last: ``[B, C]`` each."""
         return (self.modulation + mod).to(mod.dtype).chunk(6, dim=1)
 
     def enter(
         self, x: Tensor, shift: Tensor, scale: Tensor, layout: PackedLayout
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Modulate; queries, keys and values of the self-attention."""
-        return self.self_attention.project(self.sites.modulate(x, shift, scale, layout))
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Modulate; the stream, and queries, keys and values of the self-attention."""
+        h, x = self.sites.modulate(x, shift, scale, layout)
+        return x, *self.self_attention.project(h)
 
     def turn_self(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise and turn the self-attention's queries and keys."""
@@ -180,7 +187,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Add the self-attention; the stream, and what goes into the cross-attention."""
         x = self.sites.gate_residual(x, self.self_attention.to_out(h), gate, layout)
-        h = self.sites.affine_norm(x, self.norm_weight, self.norm_bias)
+        h, x = self.sites.affine_norm(x, self.norm_weight, self.norm_bias)
         return x, *self.cross_attention.project(h, cond)
 
     def turn_cross(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +205,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Add the cross-attention, then the modulated and gated MLP."""
         x = x + self.cross_attention.to_out(h)
-        h = self.sites.modulate(x, shift, scale, layout)
+        h, x = self.sites.modulate(x, shift, scale, layout)
         h = self.down(self.sites.mlp_hidden(h, self.up.weight, self.up.bias))
         return self.sites.gate_residual(x, h, gate, layout)
 

@@ -49,20 +49,23 @@ def _packed(x: Tensor) -> Tensor:
 
 
 class Modulate:
-    """LayerNorm without affine, then ``h * (1 + scale) + shift``; ``1 + scale`` is ``[B, C]``."""
+    """LayerNorm without affine, then ``h * (1 + scale) + shift``; ``1 + scale`` is ``[B, C]``.
+
+    The stream goes on as it came: autograd sums its two gradients.
+    """
 
     def __init__(self, broadcast: Broadcast, precision: Precision) -> None:
         self.broadcast, self.precision = broadcast, precision
 
     def __call__(
         self, x_NC: Tensor, shift_BC: Tensor, scale_BC: Tensor, layout: PackedLayout
-    ) -> Tensor:
-        """In the norm's dtype: the next Linear rounds."""
+    ) -> tuple[Tensor, Tensor]:
+        """The normed rows in the norm's dtype (the next Linear rounds), and the stream."""
         wide = x_NC.to(self.precision.norm)
         normed_NC = F.layer_norm(wide, wide.shape[-1:], eps=BLOCK_NORM_EPS)
         scale = self.broadcast(1 + scale_BC, layout)
         scaled = _beside(normed_NC, scale) * scale
-        return _packed(scaled + self.broadcast(shift_BC, layout))
+        return _packed(scaled + self.broadcast(shift_BC, layout)), x_NC
 
 
 class GateResidual:
@@ -180,15 +183,17 @@ class MlpHidden:
 
 
 class AffineNorm:
-    """LayerNorm over the channels with weight and bias."""
+    """LayerNorm over the channels with weight and bias; the stream goes on as it came."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision = precision
 
-    def __call__(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> Tensor:
-        """In the norm's dtype: the next Linear rounds."""
+    def __call__(
+        self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The normed rows in the norm's dtype (the next Linear rounds), and the stream."""
         wide = x_NC.to(self.precision.norm)
-        return F.layer_norm(wide, wide.shape[-1:], weight_C, bias_C, eps=BLOCK_NORM_EPS)
+        return F.layer_norm(wide, wide.shape[-1:], weight_C, bias_C, eps=BLOCK_NORM_EPS), x_NC
 
 
 def cu_seqlens(layout: PackedLayout) -> Tensor:

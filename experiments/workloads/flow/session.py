@@ -23,8 +23,10 @@ from experiments.workloads.flow.ceilings import (
     peak_flop_per_s,
     stated_peak_flop_per_s,
 )
+from experiments.workloads.flow.compiled import compile_facts
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.figures import step_values
+from experiments.workloads.flow.memory import largest_batch, step_bytes
 from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
 from experiments.workloads.flow.precision import PRECISIONS
 from experiments.workloads.flow.sites import Sites
@@ -123,7 +125,7 @@ class TrainingSession:
         return parity.outputs(self.config, self._slots, self.device, self.seed, arguments)
 
     def _facts(self) -> dict[str, Scalar]:
-        flop = self.config.flop
+        flop, batches = self.config.flop, self.step().batches()
         return {
             "tokens": sum(self.config.lengths),
             "longest_sample": max(self.config.lengths),
@@ -133,6 +135,19 @@ class TrainingSession:
             "attn": self.config.attn,
             "matmul": self.config.matmul,
             "threads": torch.get_num_threads(),
+            "micro_batches": " ".join(str(len(one.layout.lengths)) for one in batches),
+            **self._memory_facts(),
+            **compile_facts(),
+        }
+
+    def _memory_facts(self) -> dict[str, Scalar]:
+        """The closed form beside the peak that it foretells, and the batch that would fit."""
+        if torch.device(self.device).type != "cuda":
+            return {}
+        device_bytes = torch.cuda.get_device_properties(self.device).total_memory
+        return {
+            "estimated_bytes": step_bytes(self.config),
+            "batch_at_target": largest_batch(self.config, device_bytes),
         }
 
 

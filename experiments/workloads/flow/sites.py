@@ -79,9 +79,13 @@ class Sites:
 
     def modulate(
         self, x_NC: Tensor, shift_BC: Tensor, scale_BC: Tensor, layout: PackedLayout
-    ) -> Tensor:
-        """LayerNorm and modulation: ``[N, C]``."""
-        return self._call(MODULATE, x_NC, shift_BC, scale_BC, layout)
+    ) -> tuple[Tensor, Tensor]:
+        """LayerNorm and modulation, and the stream to go on with: ``[N, C]`` each.
+
+        A stream that comes out of the norm has both of its gradients meet inside the norm's backward.
+        """
+        normed_NC, on_NC = self._call_all(MODULATE, x_NC, shift_BC, scale_BC, layout)
+        return normed_NC, on_NC
 
     def gate_residual(
         self, x_NC: Tensor, h_NC: Tensor, gate_BC: Tensor, layout: PackedLayout
@@ -111,9 +115,12 @@ class Sites:
         self._count(site, "kept" if found is layout.cu_seqlens else "rebuilt")
         return found
 
-    def affine_norm(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> Tensor:
-        """LayerNorm with weight and bias: ``[N, C]``."""
-        return self._call(AFFINE_NORM, x_NC, weight_C, bias_C)
+    def affine_norm(
+        self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """LayerNorm with weight and bias, and the stream to go on with: ``[N, C]`` each."""
+        normed_NC, on_NC = self._call_all(AFFINE_NORM, x_NC, weight_C, bias_C)
+        return normed_NC, on_NC
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A Linear of a block: ``x @ weight.T + bias``."""
@@ -147,6 +154,13 @@ class Sites:
         result: Tensor = site.launch(*arguments)
         self._observe(site, result)
         return result
+
+    def _call_all(self, name: str, *arguments: Any) -> tuple[Tensor, ...]:
+        """Of several results the first shows which backward ran."""
+        site = self.by_name[name]
+        results: tuple[Tensor, ...] = site.launch(*arguments)
+        self._observe(site, results[0])
+        return results
 
     def _observe(self, site: Site, result: Tensor) -> None:
         """Count the backward of a result when it runs; inside compiled code there is none to see.

@@ -15,6 +15,7 @@ from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.names import AXES, BROADCAST, SITES
+from experiments.workloads.flow.parity import curve_config
 from experiments.workloads.flow.precision import PRECISIONS, TRUTH
 from experiments.workloads.flow.resolving import resolve
 from experiments.workloads.flow.rope import phases, rotate
@@ -190,6 +191,36 @@ def test_frozen_blocks_have_no_backward_to_replace() -> None:
     one = session(frozen="1")
     one.exercise()
     assert LEVER.witness(one.sites[BROADCAST])["train/tok_s"] == "backward=Index x 6"
+
+
+@pytest.mark.parametrize(("frozen", "backwards"), [("0", 180), ("24", 36)])
+def test_freezing_blocks_leaves_the_lever_fewer_broadcasts_to_sum(
+    frozen: str, backwards: int
+) -> None:
+    """The negative control at full depth: the lever's gain must fall with this count."""
+    one = session(depth="30", frozen=frozen, channels="24", mlp="32", tokens="8")
+    with engaged(LEVER, one.sites, "on"):
+        one.exercise()
+    found = LEVER.witness(one.sites[BROADCAST])["train/tok_s"]
+    assert found == f"backward=SegmentSumBroadcastBackward x {backwards}"
+
+
+def test_a_step_of_micro_batches_has_the_gradients_of_the_whole_batch() -> None:
+    whole, split = session(bs="4"), session(bs="2", accumulate="2")
+    assert whole.config.lengths == split.config.lengths
+    losses = [one.step().run().item() for one in (whole, split)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    pairs = zip(whole.step().model.parameters(), split.step().model.parameters(), strict=True)
+    assert all((a.grad - b.grad).norm() < 0.05 * a.grad.norm() for a, b in pairs)
+    assert whole.measure().inputs_digest == split.measure().inputs_digest
+    assert split.measure().facts["micro_batches"] == "2 2"
+
+
+def test_the_loss_check_is_as_long_and_as_deep_as_asked_for() -> None:
+    assert curve_config(session(depth="4").config).depth == 2
+    asked = session(depth="4", curve_depth="3", curve_steps="5")
+    assert curve_config(asked.config).depth == 3
+    assert len(asked.outputs({"want": "losses"}).losses) == 5
 
 
 def test_nothing_is_observed_while_steps_are_timed() -> None:
