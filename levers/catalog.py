@@ -27,6 +27,8 @@ from levers.lint import complaints
 BUILT_IN: tuple[str, ...] = (
     "levers.attn_backend:LEVER",
     "levers.cached_cu_seqlens:LEVER",
+    "levers.compile_slat_flow:LEVER",
+    "levers.compile_ss_flow:LEVER",
     "levers.fa2_nsplits_cap:LEVER",
     "levers.fp8_linear:LEVER",
     "levers.fused_affine_norm:LEVER",
@@ -35,6 +37,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fused_mlp_hidden:LEVER",
     "levers.fused_modulate:LEVER",
     "levers.fused_qk_norm_rope:LEVER",
+    "levers.per_gpu_batch:LEVER",
     "levers.segment_sum_broadcast:LEVER",
 )
 """``module:ATTRIBUTE`` of each built-in lever; the last part of the module is the lever's name."""
