@@ -32,8 +32,9 @@ from experiments.values import Scalar
 PRELOADED = ("torch", "numpy", "experiments.worker")
 """What the server loads beside the workload's opener; levers are never among it."""
 
-PRELOADED_RANKS = "experiments.ranks.parallel"
-"""What several ranks need beside; importing it takes seconds that each rank would spend."""
+PRELOADED_RANKS = ("experiments.ranks.parallel", "torch._dynamo")
+"""What several ranks need beside (DDP loads the second): each would spend seconds on importing it.
+The second is left to the ranks on CUDA, where loading it might touch the driver before the fork."""
 
 
 class Watcher(Protocol):
@@ -148,8 +149,9 @@ class Executor:
     def _preload(self) -> tuple[str, ...]:
         if self.frozen.fresh_interpreter:
             return ()
-        several = (PRELOADED_RANKS,) if self.frozen.ranks > 1 else ()
-        return (*PRELOADED, *several, self.frozen.opener.split(":")[0])
+        several = PRELOADED_RANKS[: 1 if self.frozen.device.is_cuda else 2]
+        more = several if self.frozen.ranks > 1 else ()
+        return (*PRELOADED, *more, self.frozen.opener.split(":")[0])
 
     def _stop(self) -> None:
         if self._server is not None:

@@ -26,7 +26,7 @@ SITE = "ranked.output"
 TOK_S, STEP_MS, PEAK = "train/tok_s", "train/step_ms", "memory/peak_bytes"
 TOKENS = 16
 WIDTH = 8
-DEFAULTS: Mapping[str, Scalar] = {"steps": 3, "threads": 1, "optimizer": "adamw", "fault": "none"}
+DEFAULTS: Mapping[str, Scalar] = {"steps": 3, "threads": 1, "optimizer": "none", "fault": "none"}
 FAULTS = ("none", "weights", "start", "shard", "plan", "autotune")
 
 

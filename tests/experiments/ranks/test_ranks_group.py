@@ -86,7 +86,7 @@ def disagreement(executor: Executor, fault: str, kind: str = "measure") -> tuple
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_ranks_train_together_and_agree_to_the_bit(executor: Executor, ranks: int) -> None:
-    result = executor.run(task(spec(ranks))).result
+    result = executor.run(task(spec(ranks, optimizer="adamw"))).result
     measured = result.measurement
     assert result.failure is None, result.message
     assert result.disagreements == ()
