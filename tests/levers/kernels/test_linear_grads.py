@@ -86,9 +86,9 @@ def test_only_what_a_gradient_needs_is_kept_and_computed(trained: tuple[bool, ..
     given = leaves(torch.float32)
     inputs = [one.detach().requires_grad_(t) for one, t in zip(given, trained, strict=True)]
     kept: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        with autocast():
-            out = FusedLinearGrads(F.linear)(*inputs)
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
+    with keep, autocast():
+        out = FusedLinearGrads(F.linear)(*inputs)
     assert {tuple(one.shape) for one in kept} == {
         shape for shape, t in (((20, 12), trained[0]), ((40, 12), trained[1])) if t
     }
