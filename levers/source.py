@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from levers.base import Lever
 from levers.errors import BrokenLever
 
 KERNELS = "levers.kernels"
+
+RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")
+"""The beginning of an import relative to the file's own package."""
 
 
 def source_digest(lever: Lever) -> str:
@@ -101,7 +105,10 @@ def _file(name: str) -> Path | None:
 def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
     """Every module inside the roots that the file may import, as absolute names."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in _statements(ast.parse(path.read_bytes())):
+    text = path.read_bytes()
+    if not _mentions(text, roots):
+        return
+    for node in _statements(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _inside(alias.name, roots))
         elif isinstance(node, ast.ImportFrom) and _inside(_absolute(package, node), roots):
@@ -109,6 +116,11 @@ def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
             yield base
             if _is_package(base):
                 yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _mentions(text: bytes, roots: set[str]) -> bool:
+    """Whether the file can import from the roots at all: by name, or relative to itself."""
+    return RELATIVE.search(text) is not None or any(root.encode() in text for root in roots)
 
 
 def _statements(module: ast.Module) -> Iterator[ast.AST]:
