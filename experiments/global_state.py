@@ -17,7 +17,13 @@ class _Unset:
 
 
 SET_BY_LIBRARIES = frozenset(
-    {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_MODULE_LOADING", "KINETO_LOG_LEVEL"}
+    {
+        "TORCHINDUCTOR_CACHE_DIR",
+        "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+        "TRITON_CACHE_DIR",
+        "CUDA_MODULE_LOADING",
+        "KINETO_LOG_LEVEL",
+    }
 )
 """Variables that torch sets for itself the first time a part of it is used; no arm's doing."""
 

@@ -33,6 +33,13 @@ START_S = 12.0
 """Seconds to start a process on CUDA: torch, context, weights, first kernels."""
 
 
+COMPILE_LIMIT_S = 600.0
+"""A process that first compiles the step is no hung one (on one shared CPU core: two minutes)."""
+
+SLOWEST = 20.0
+"""A process counts as hung at this multiple of its estimate, if that is more."""
+
+
 class FlowWorkload:
     """A flow model's training (see :class:`experiments.workloads.base.Workload`)."""
 
@@ -78,13 +85,14 @@ class FlowWorkload:
     def needs(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Needs:
         """Memory and time of a sample, from the shapes."""
         config = FlowConfig.of(parameters)
-        memory = step_bytes(config)
+        memory, seconds = step_bytes(config), _seconds(config, device)
         on_cuda = device.device_type == "cuda"
         return Needs(
             device_memory_bytes=memory if on_cuda else 0,
             host_memory_bytes=PROCESS_BYTES + (4 * PROCESS_BYTES if on_cuda else memory),
             disk_bytes=1_000_000,
-            seconds_per_sample=_seconds(config, device),
+            seconds_per_sample=seconds,
+            time_limit_s=max(COMPILE_LIMIT_S, SLOWEST * seconds),
         )
 
     def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
