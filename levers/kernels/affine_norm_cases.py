@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from levers.base import OpCase
 from levers.kernels.affine_norm import affine_norm_to
@@ -24,22 +23,22 @@ def _draw(tokens: int, samples: int, channels: int, generator: torch.Generator) 
     return x, 1 + affine[0], affine[1]
 
 
-def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
+def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensors:
     """As published: LayerNorm in fp32, then the Linear's rounding."""
     del segments
     x, weight, bias = tensors
     wide = x.to(accumulate_dtype(x.dtype))
-    return F.layer_norm(wide, wide.shape[-1:], weight, bias, eps=EPS).to(dtype)
+    return F.layer_norm(wide, wide.shape[-1:], weight, bias, eps=EPS).to(dtype), x
 
 
-def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
+def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensors:
     """Ours."""
     del segments
     x, weight, bias = tensors
     return affine_norm_to(x, weight, bias, dtype)
 
 
-AFFINE_NORM = RowOp(_draw, rows=(0,), wide=(1, 2), original=original, fused=fused)
+AFFINE_NORM = RowOp(_draw, rows=(0,), wide=(1, 2), original=original, fused=fused, results=2)
 
 
 def op_cases(device: str) -> Sequence[OpCase]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from levers.base import OpCase
 from levers.kernels.gate_residual import gate_residual
@@ -19,16 +18,16 @@ def _draw(tokens: int, samples: int, channels: int, generator: torch.Generator) 
     return x, h, 0.5 * torch.randn(samples, channels, generator=generator)
 
 
-def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
+def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensors:
     """As published: a gather, a product and a sum, each rounded."""
     x, h, gate = tensors
-    return (x + h * gate[segments.batch_map]).to(dtype)
+    return ((x + h * gate[segments.batch_map]).to(dtype),)
 
 
-def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
+def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensors:
     """Ours, which keeps the stream's dtype."""
     x, h, gate = tensors
-    return gate_residual(x, h, gate, segments).to(dtype)
+    return (gate_residual(x, h, gate, segments).to(dtype),)
 
 
 GATE_RESIDUAL = RowOp(_draw, rows=(0, 1), wide=(), original=original, fused=fused)

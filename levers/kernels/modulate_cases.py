@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from levers.base import OpCase
 from levers.kernels.modulate import modulate_to
@@ -23,22 +22,22 @@ def _draw(tokens: int, samples: int, channels: int, generator: torch.Generator) 
     return x, modulation[0], modulation[1]
 
 
-def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
+def original(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensors:
     """As published: LayerNorm in fp32, two gathers, product, sum; then the Linear's rounding."""
     x, shift, scale = tensors
     wide = x.to(accumulate_dtype(x.dtype))
     normed = F.layer_norm(wide, wide.shape[-1:], eps=EPS)
     scaled = normed * (1 + scale)[segments.batch_map]
-    return (scaled + shift[segments.batch_map]).to(dtype)
+    return (scaled + shift[segments.batch_map]).to(dtype), x
 
 
-def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensor:
+def fused(tensors: Tensors, segments: CutByOffsets, dtype: torch.dtype) -> Tensors:
     """Ours."""
     x, shift, scale = tensors
     return modulate_to(x, shift, scale, segments, dtype)
 
 
-MODULATE = RowOp(_draw, rows=(0,), wide=(), original=original, fused=fused)
+MODULATE = RowOp(_draw, rows=(0,), wide=(), original=original, fused=fused, results=2)
 
 
 def op_cases(device: str) -> Sequence[OpCase]:

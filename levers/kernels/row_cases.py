@@ -1,8 +1,9 @@
 """The cases of the op check of the fused row operations: forward and backward against fp64.
 
-A case's inputs are the operation's tensors, the gradient of its result ``[N, C]`` and
-``cu_seqlens [B + 1]``. Truth is the original formula on the same inputs in fp64, its gradients by
-autograd. The original's result is rounded to the next Linear's dtype, as that Linear does.
+A case's inputs are the operation's tensors, the gradients of its results ``[N, C]`` (a norm's rows,
+then the stream that goes on beside them) and ``cu_seqlens [B + 1]``. Truth is the original formula
+on the same inputs in fp64, its gradients by autograd. The original's rows are rounded to the next
+Linear's dtype, as that Linear does.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from levers.base import OpCase
 from levers.kernels.segment_sum_cases import CUDA_CHANNELS, LENGTHS, CutByOffsets
 
 Tensors = tuple[Tensor, ...]
-Call = Callable[[Tensors, CutByOffsets, torch.dtype], Tensor]
-"""Tensors of the operation, segments and the result's dtype to the result ``[N, C]``."""
+Call = Callable[[Tensors, CutByOffsets, torch.dtype], Tensors]
+"""Tensors of the operation, segments and the first result's dtype to the results ``[N, C]``."""
 
 CPU_CHANNELS = 64
 CPU_LENGTHS = ("1", "512", "2222", "ragged")
@@ -37,6 +38,7 @@ class RowOp:
         wide: which of them stay fp32 whatever the case's dtype (trained parameters).
         original: the published operation; also truth, on fp64 tensors.
         fused: ours.
+        results: how many ``[N, C]`` it returns; one after the first is the stream as it came.
     """
 
     draw: Callable[[int, int, int, torch.Generator], Tensors]
@@ -44,54 +46,56 @@ class RowOp:
     wide: tuple[int, ...]
     original: Call
     fused: Call
+    results: int = 1
 
 
-Fill = Callable[[list[Tensor], Tensor], None]
-"""Changes the ``[N, C]`` tensors, the stream first, and the gradient of a case in place."""
+Fill = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+"""Changes the ``[N, C]`` tensors, the stream first, and the gradients of a case in place."""
 
 
-def normal(rows: list[Tensor], grad: Tensor) -> None:
+def normal(rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """As drawn."""
-    del rows, grad
+    del rows, grads
 
 
-def drifting(mean: float, rows: list[Tensor], grad: Tensor) -> None:
+def drifting(mean: float, rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """Gradients and rows with a mean, so that the sums over a sample's rows grow."""
-    grad += mean
-    for branch in rows[1:]:
-        branch += mean
+    for one in (*grads, *rows[1:]):
+        one.add_(mean)
 
 
-def large_mean(rows: list[Tensor], grad: Tensor) -> None:
+def large_mean(rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """A stream whose mean is thirty deviations: the variance is a small difference."""
-    del grad
+    del grads
     rows[0].add_(30.0)
 
 
-def cancelling(rows: list[Tensor], grad: Tensor) -> None:
+def cancelling(rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """Gradients in large pairs of opposite sign, with a small signal below them."""
     del rows
-    half = len(grad) // 2
-    grad[half : 2 * half] = -1e3 * grad[:half]
-    grad[:half] *= 1e3
-    grad += 1.0
+    for grad in grads:
+        half = len(grad) // 2
+        grad[half : 2 * half] = -1e3 * grad[:half]
+        grad[:half] *= 1e3
+        grad += 1.0
 
 
-def subnormal(rows: list[Tensor], grad: Tensor) -> None:
+def subnormal(rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """Gradients below the smallest normal number (1.2e-38) of bf16 and fp32."""
     del rows
-    grad *= 1e-39
+    for grad in grads:
+        grad *= 1e-39
 
 
-def constant_rows(rows: list[Tensor], grad: Tensor) -> None:
+def constant_rows(rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """Every third row of the stream is constant: its variance is zero and eps alone is left."""
-    del grad
+    del grads
     rows[0][::3] = 2.0
 
 
-def nonfinite(rows: list[Tensor], grad: Tensor) -> None:
-    """A NaN in the stream's first row, an infinity in the gradient's last."""
-    rows[0][0, 0], grad[-1, 1] = float("nan"), float("inf")
+def nonfinite(rows: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    """A NaN in the stream's first row, an infinity in a gradient's last and in one's second."""
+    rows[0][0, 0], grads[0][-1, 1], grads[-1][1, 2] = float("nan"), float("inf"), -float("inf")
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,21 @@ class RowCase:
         generator = torch.Generator().manual_seed(seed)
         tokens, samples = sum(self.lengths), len(self.lengths)
         tensors = self.op.draw(tokens, samples, self.channels, generator)
-        grad = torch.randn(tokens, self.channels, generator=generator)
-        self.fill([tensors[index] for index in self.op.rows], grad)
+        shape = (self.op.results, tokens, self.channels)
+        grads = torch.randn(shape, generator=generator).unbind()
+        self.fill([tensors[index] for index in self.op.rows], grads)
         offsets = torch.tensor([0, *itertools.accumulate(self.lengths)], dtype=torch.int32)
         typed = [
             one if index in self.op.wide else one.to(self.dtype)
-            for index, one in enumerate((*tensors, grad))
+            for index, one in enumerate((*tensors, *grads))
         ]
         return tuple(one.to(self.device) for one in (*typed, offsets))
+
+    def parts(self, inputs: Tensors) -> tuple[Tensors, Tensors, CutByOffsets]:
+        """The operation's tensors, the gradients of its results, and the segments."""
+        *both, offsets = inputs
+        cut = len(both) - self.op.results
+        return tuple(both[:cut]), tuple(both[cut:]), CutByOffsets(offsets)
 
     def result_like(self, inputs: Tensors) -> Tensors:
         """Room for the forward's ``[N, C]``."""
@@ -125,26 +136,35 @@ class RowCase:
 
     def gradients_like(self, inputs: Tensors) -> Tensors:
         """Room for the gradients of all tensors."""
-        return tuple(torch.empty_like(one) for one in inputs[:-2])
+        return tuple(map(torch.empty_like, self.parts(inputs)[0]))
 
     def forward(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
-        """The result."""
-        outputs[0].copy_(call(inputs[:-2], CutByOffsets(inputs[-1]), self.dtype))
+        """The first result; a stream that goes on as it came would be compared with itself."""
+        tensors, _, segments = self.parts(inputs)
+        outputs[0].copy_(call(tensors, segments, self.dtype)[0])
 
     def backward(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
         """The gradients, as autograd computes them."""
-        for output, gradient in zip(outputs, _gradients(call, inputs, self.dtype), strict=True):
+        found = self.gradients(call, inputs, self.dtype)
+        for output, gradient in zip(outputs, found, strict=True):
             output.copy_(gradient)
+
+    def gradients(self, call: Call, inputs: Tensors, dtype: torch.dtype) -> Tensors:
+        """Of all tensors, by autograd, the results being used with the case's gradients."""
+        tensors, grads, segments = self.parts(inputs)
+        leaves = tuple(one.detach().requires_grad_() for one in tensors)
+        return torch.autograd.grad(call(leaves, segments, dtype), leaves, grads)
 
     def forward_truth(self, inputs: Tensors) -> Tensors:
         """The result in fp64."""
-        wide = tuple(one.double() for one in inputs[:-2])
-        return (self.op.original(wide, CutByOffsets(inputs[-1]), torch.float64),)
+        tensors, _, segments = self.parts(inputs)
+        wide = tuple(one.double() for one in tensors)
+        return self.op.original(wide, segments, torch.float64)[:1]
 
     def backward_truth(self, inputs: Tensors) -> Tensors:
         """The gradients in fp64."""
         wide = (*(one.double() for one in inputs[:-1]), inputs[-1])
-        return _gradients(self.op.original, wide, torch.float64)
+        return self.gradients(self.op.original, wide, torch.float64)
 
     def wild_result(self, inputs: Tensors) -> Tensors:
         """Where the true result is not finite."""
@@ -153,12 +173,6 @@ class RowCase:
     def wild_gradients(self, inputs: Tensors) -> Tensors:
         """Where the true gradients are not finite."""
         return tuple(~torch.isfinite(one) for one in self.backward_truth(inputs))
-
-
-def _gradients(call: Call, inputs: Tensors, dtype: torch.dtype) -> Tensors:
-    leaves = tuple(one.detach().requires_grad_() for one in inputs[:-2])
-    result = call(leaves, CutByOffsets(inputs[-1]), dtype)
-    return torch.autograd.grad(result, leaves, inputs[-2])
 
 
 def forward_case(name: str, case: RowCase, *, masked: bool = False) -> OpCase:

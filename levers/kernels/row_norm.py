@@ -8,6 +8,9 @@ With ``u = dy factor`` and ``n = (x - mean) rstd`` the gradients are
 rows of a sample (Ba, Kiros and Hinton 2016; the gradient as in PyTorch's ``layer_norm_kernel``).
 Everything is computed in fp32 and rounded once. Kept for the backward: the rows in their own dtype
 and two fp32 values a row; ``n`` is computed again.
+
+The rows are a residual stream, which goes on beside the norm. An operation returns the stream too,
+so that its backward is given both gradients of the rows and adds them before that one rounding.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,21 +60,30 @@ class RowNorm:
         return self._forward_plain(x_NC, scale_BC, shift_BC, dtype)
 
     def backward(
-        self, grad_NC: Tensor, saved: Sequence[Tensor], *, sums: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        self,
+        grad_NC: Tensor | None,
+        stream_NC: Tensor | None,
+        saved: Sequence[Tensor],
+        *,
+        sums: bool,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Gradients of rows, scale and shift; the last two only with ``sums``.
 
         Args:
-            grad_NC: of the result.
+            grad_NC: of the normed rows, or None where nothing used them.
+            stream_NC: of the stream that goes on, in the rows' dtype, or None.
             saved: rows, means, reciprocal deviations and scale.
             sums: whether scale or shift is trained.
         """
+        if grad_NC is None:
+            return stream_NC, None, None
         x_NC, mean_N, rstd_N, scale_BC = saved
         if x_NC.device.type == "cuda":
             from levers.kernels.row_norm_triton import backward_triton
 
             return backward_triton(
                 grad_NC,
+                stream_NC,
                 x_NC,
                 mean_N,
                 rstd_N,
@@ -79,7 +92,7 @@ class RowNorm:
                 plus_one=self.plus_one,
                 sums=sums,
             )
-        return self._backward_plain(grad_NC, saved, sums=sums)
+        return self._backward_plain(grad_NC, stream_NC, saved, sums=sums)
 
     def _cu_seqlens(self) -> Tensor | None:
         return None if self.segments is None else self.segments.cu_seqlens
@@ -106,7 +119,7 @@ class RowNorm:
         return y_NC, mean_N1[:, 0], rstd_N1[:, 0]
 
     def _backward_plain(
-        self, grad_NC: Tensor, saved: Sequence[Tensor], *, sums: bool
+        self, grad_NC: Tensor, stream_NC: Tensor | None, saved: Sequence[Tensor], *, sums: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The gradients of each sample's LayerNorm, which sum over its rows in fp32."""
         x_NC, mean_N, rstd_N, scale_BC = saved
@@ -125,12 +138,21 @@ class RowNorm:
                 factor_BC[b],
                 (True, sums, sums),
             )
-            dx_NC[rows] = dx
+            dx_NC[rows] = dx if stream_NC is None else dx + stream_NC[rows].to(wide)
             if sums:
                 scale_sums[b], shift_sums[b] = scale_sum, shift_sum
         if not sums:
             return dx_NC, None, None
         return dx_NC, scale_sums.to(scale_BC.dtype), shift_sums.to(scale_BC.dtype)
+
+
+def expect_absent_gradients(ctx: Any) -> None:
+    """Have the backward given None for the gradient of a result that nothing used.
+
+    Without this it is given zeros, which a kernel would read; a compiled graph has no other way.
+    """
+    if not torch.compiler.is_compiling():
+        ctx.set_materialize_grads(False)
 
 
 def samples_of(offsets: Sequence[int]) -> Iterator[tuple[int, slice]]:

@@ -3,11 +3,13 @@
 Scale and shift are rows by sample (the modulation) or one row for all (the affine norm). A program
 walks ``ROWS`` rows of one sample with the scale in registers and the next row's load in flight. The
 backward keeps two fp32 sums in registers, which are the gradients of scale and shift over its rows;
-a second kernel sums the programs' partials. No gradient by row is written but that of ``x``, and
-there are no atomics, so it repeats exactly.
+a second kernel sums the programs' partials. No gradient by row is written but that of ``x``, to
+which the gradient of the stream beside the norm is added before it is rounded, and there are no
+atomics, so it repeats exactly.
 
-Bytes at N rows of C bf16 channels: the forward moves 4 NC, the backward 6 NC and ``16 C N / ROWS``
-for the partials. At 19,812 x 1,536 and 4.3 TB/s that is 28 us and 42 us + 3.5 us.
+Bytes at N rows of C bf16 channels: the forward moves 4 NC, the backward 8 NC (6 without a stream's
+gradient) and ``16 C N / ROWS`` for the partials. At 19,812 x 1,536 and 4.3 TB/s that is 28 us and
+57 us (42) + 3.5 us; the sum of the two gradients apart would move another 6 NC, 42 us.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ rows leave processors empty, fewer make the partials a noticeable share of the b
 
 FORWARD_ELEMENTS = 512
 BACKWARD_ELEMENTS = 256
-"""Channels of one warp: 4 and 8 warps at 2048 (1536 padded), 16-byte loads; the backward holds four
+"""Channels of one warp: 4 and 8 warps at 2048 (1536 padded), 16-byte loads; the backward holds five
 more rows in registers."""
 
 LARGEST_WARPS = 16
@@ -105,6 +107,7 @@ def _add_both(a, b, c, d):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
     grad_ptr,
+    stream_ptr,
     x_ptr,
     mean_ptr,
     rstd_ptr,
@@ -117,6 +120,7 @@ def _backward(  # type: ignore[no-untyped-def]
     samples,
     channels,
     grad_stride,
+    stream_stride,
     x_stride,
     scale_stride,
     ROWS: tl.constexpr,
@@ -124,6 +128,7 @@ def _backward(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
     SEGMENTED: tl.constexpr,
     PLUS_ONE: tl.constexpr,
+    STREAM: tl.constexpr,
     SUMS: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
@@ -141,6 +146,9 @@ def _backward(  # type: ignore[no-untyped-def]
     grad_ahead = tl.load(grad_at, mask=columns < filled, other=0.0)
     mean_ahead = tl.load(mean_ptr + first, mask=first < last, other=0.0)
     rstd_ahead = tl.load(rstd_ptr + first, mask=first < last, other=0.0)
+    if STREAM:
+        stream_at = stream_ptr + first.to(tl.int64) * stream_stride + columns
+        stream_ahead = tl.load(stream_at, mask=columns < filled, other=0.0)
     for step in range(0, last - first):
         x = x_ahead.to(tl.float32)
         grad = grad_ahead.to(tl.float32)
@@ -157,6 +165,10 @@ def _backward(  # type: ignore[no-untyped-def]
         inner = grad * scale
         total, along = tl.reduce((inner, inner * normed), 0, _add_both)
         dx = rstd * (inner - total / channels - normed * (along / channels))
+        if STREAM:
+            dx += stream_ahead.to(tl.float32)
+            stream_at += stream_stride
+            stream_ahead = tl.load(stream_at, mask=columns < filled, other=0.0)
         tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         dx_at += channels
         if SUMS:
@@ -226,6 +238,7 @@ def forward_triton(
 
 def backward_triton(
     grad_NC: Tensor,
+    stream_NC: Tensor | None,
     x_NC: Tensor,
     mean_N: Tensor,
     rstd_N: Tensor,
@@ -238,9 +251,11 @@ def backward_triton(
     """Gradients of rows, scale and shift, in two launches (one without ``sums``).
 
     Each is rounded once to the dtype of what it is the gradient of; scale and shift share theirs.
+    ``stream_NC``, if it is there, is a gradient of the rows that came another way, and is added.
     """
     x_NC, grad_NC = with_unit_stride(x_NC), with_unit_stride(grad_NC)
     scale_BC = with_unit_stride(scale_BC)
+    beside_NC = grad_NC if stream_NC is None else with_unit_stride(stream_NC)
     rows, channels = x_NC.shape
     samples, block = len(scale_BC), block_width(channels)
     slots = slot_count(rows, samples, BACKWARD_ROWS)
@@ -248,6 +263,7 @@ def backward_triton(
     partial_KPC = x_NC.new_empty((2, slots if sums else 0, channels), dtype=torch.float32)
     _backward[(slots,)](
         grad_NC,
+        beside_NC,
         x_NC,
         mean_N,
         rstd_N,
@@ -260,6 +276,7 @@ def backward_triton(
         samples,
         channels,
         grad_NC.stride(0),
+        beside_NC.stride(0),
         x_NC.stride(0),
         scale_BC.stride(0),
         ROWS=BACKWARD_ROWS,
@@ -267,6 +284,7 @@ def backward_triton(
         BLOCK=block,
         SEGMENTED=cu_seqlens is not None,
         PLUS_ONE=plus_one,
+        STREAM=stream_NC is not None,
         SUMS=sums,
         num_warps=_warps(block, BACKWARD_ELEMENTS),
     )

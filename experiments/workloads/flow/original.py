@@ -188,9 +188,7 @@ class AffineNorm:
     def __init__(self, precision: Precision) -> None:
         self.precision = precision
 
-    def __call__(
-        self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> tuple[Tensor, Tensor]:
         """The normed rows in the norm's dtype (the next Linear rounds), and the stream."""
         wide = x_NC.to(self.precision.norm)
         return F.layer_norm(wide, wide.shape[-1:], weight_C, bias_C, eps=BLOCK_NORM_EPS), x_NC

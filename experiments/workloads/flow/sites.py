@@ -82,7 +82,7 @@ class Sites:
     ) -> tuple[Tensor, Tensor]:
         """LayerNorm and modulation, and the stream to go on with: ``[N, C]`` each.
 
-        A stream that comes out of the norm has both of its gradients meet inside the norm's backward.
+        A stream that comes out of the norm lets both its gradients meet in the norm's backward.
         """
         normed_NC, on_NC = self._call_all(MODULATE, x_NC, shift_BC, scale_BC, layout)
         return normed_NC, on_NC
@@ -115,9 +115,7 @@ class Sites:
         self._count(site, "kept" if found is layout.cu_seqlens else "rebuilt")
         return found
 
-    def affine_norm(
-        self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def affine_norm(self, x_NC: Tensor, weight_C: Tensor, bias_C: Tensor) -> tuple[Tensor, Tensor]:
         """LayerNorm with weight and bias, and the stream to go on with: ``[N, C]`` each."""
         normed_NC, on_NC = self._call_all(AFFINE_NORM, x_NC, weight_C, bias_C)
         return normed_NC, on_NC

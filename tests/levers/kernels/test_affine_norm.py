@@ -20,18 +20,19 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2.0**-6}
 
 
 def tensors(rows: int, channels: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Rows, fp32 weight and bias, and the result's gradient."""
+    """Rows, fp32 weight and bias, and the gradients of the normed rows and of the stream."""
     draw = torch.Generator().manual_seed(rows)
-    x, grad = torch.randn(2, rows, channels, generator=draw).to(dtype)
+    x, grad, beside = torch.randn(3, rows, channels, generator=draw).to(dtype)
     affine = 0.1 * torch.randn(2, channels, generator=draw)
-    return x - 1, 1 + affine[0], affine[1], grad
+    return x - 1, 1 + affine[0], affine[1], grad, beside
 
 
 def truth(one: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Result and gradients of rows, weight and bias in fp64."""
     x, weight, bias = leaves = [t.double().requires_grad_() for t in one[:3]]
     result = F.layer_norm(x, x.shape[1:], weight, bias, eps=1e-6)
-    return result.detach(), *torch.autograd.grad(result, leaves, one[3].double())
+    grads = [t.double() for t in one[3:]]
+    return result.detach(), *torch.autograd.grad((result, x), leaves, grads)
 
 
 def check(found: tuple[Tensor, ...], one: tuple[Tensor, ...], dtype: torch.dtype) -> None:
@@ -47,8 +48,9 @@ def check(found: tuple[Tensor, ...], one: tuple[Tensor, ...], dtype: torch.dtype
 def test_the_plain_form_is_the_norm(rows: int, dtype: torch.dtype) -> None:
     one = tensors(rows, 24, dtype)
     leaves = [t.detach().requires_grad_() for t in one[:3]]
-    result = affine_norm_to(*leaves, dtype)
-    check((result, *torch.autograd.grad(result, leaves, one[3])), one, dtype)
+    normed, on = affine_norm_to(*leaves, dtype)
+    assert torch.equal(on, leaves[0])
+    check((normed, *torch.autograd.grad((normed, on), leaves, one[3:])), one, dtype)
 
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 65])
@@ -68,12 +70,12 @@ def interpreted() -> ModuleType:
 
 
 def launched(kernel: ModuleType, one: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    x, weight, bias, grad = one
+    x, weight, bias, grad, beside = one
     y, mean, rstd = kernel.forward_triton(
         x, weight[None], bias[None], None, eps=1e-6, plus_one=False, dtype=dtype
     )
     dx, dweight, dbias = kernel.backward_triton(
-        grad, x, mean, rstd, weight[None], None, plus_one=False, sums=True
+        grad, beside, x, mean, rstd, weight[None], None, plus_one=False, sums=True
     )
     return y, dx, dweight[0], dbias[0]
 
@@ -84,21 +86,22 @@ def test_gradcheck_holds_in_fp64() -> None:
 
 
 def test_a_frozen_weight_and_bias_get_no_gradient() -> None:
-    x, weight, bias, grad = tensors(6, 5, torch.float32)
-    result = affine_norm(x.requires_grad_(), weight, bias)
-    torch.autograd.backward(result, grad)
+    x, weight, bias, *grads = tensors(6, 5, torch.float32)
+    results = affine_norm(x.requires_grad_(), weight, bias)
+    torch.autograd.backward(results, grads)
     assert weight.grad is None
     assert x.grad is not None
 
 
 def test_it_rounds_to_what_the_next_linear_multiplies_in() -> None:
-    x, weight, bias, _ = tensors(6, 5, torch.bfloat16)
-    assert affine_norm(x, weight, bias).dtype == torch.float32
+    x, weight, bias, *_ = tensors(6, 5, torch.bfloat16)
+    assert affine_norm(x, weight, bias)[0].dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert affine_norm(x, weight, bias).dtype == torch.bfloat16
+        normed, on = affine_norm(x, weight, bias)
+    assert normed.dtype == on.dtype == torch.bfloat16
 
 
 def test_a_weight_and_a_bias_of_two_dtypes_are_refused() -> None:
-    x, weight, bias, _ = tensors(6, 5, torch.float32)
+    x, weight, bias, *_ = tensors(6, 5, torch.float32)
     with pytest.raises(TypeError, match="one dtype"):
         affine_norm(x, weight, bias.double())

@@ -28,20 +28,22 @@ def cut(lengths: tuple[int, ...]) -> CutByOffsets:
 
 
 def tensors(lengths: tuple[int, ...], channels: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Rows, shift, scale (columns of one ``[B, 6C]``, as in a block) and the result's gradient."""
+    """Rows, shift, scale (columns of one ``[B, 6C]``), gradients of normed rows and stream."""
     draw = torch.Generator().manual_seed(5)
     rows, samples = sum(lengths), len(lengths)
-    x, grad = torch.randn(2, rows, channels, generator=draw).to(dtype)
+    x, grad, beside = torch.randn(3, rows, channels, generator=draw).to(dtype)
     mod = (0.3 * torch.randn(samples, 6 * channels, generator=draw)).to(dtype)
     shift, scale = mod.chunk(6, dim=1)[:2]
-    return x + 1, shift, scale, grad
+    return x + 1, shift, scale, grad, beside
 
 
-def truth(one: tuple[Tensor, ...], segments: CutByOffsets) -> tuple[Tensor, ...]:
-    """Result and gradients of rows, shift and scale in fp64."""
+def truth(one: tuple[Tensor, ...], segments: CutByOffsets, *, beside: bool = True) -> list[Tensor]:
+    """Result and gradients of rows, shift and scale in fp64; the stream's gradient if it counts."""
     leaves = [t.double().requires_grad_() for t in one[:3]]
-    result = original(tuple(leaves), segments, torch.float64)
-    return result.detach(), *torch.autograd.grad(result, leaves, one[3].double())
+    results = original(tuple(leaves), segments, torch.float64)
+    count = 1 + beside
+    grads = [t.double() for t in one[3 : 3 + count]]
+    return [results[0].detach(), *torch.autograd.grad(results[:count], leaves, grads)]
 
 
 def close(found: Tensor, true: Tensor, dtype: torch.dtype) -> None:
@@ -63,11 +65,34 @@ def interpreted() -> ModuleType:
 def test_the_plain_form_is_the_modulated_norm(lengths: tuple[int, ...], dtype: torch.dtype) -> None:
     one, segments = tensors(lengths, 24, dtype), cut(lengths)
     leaves = [t.detach().requires_grad_() for t in one[:3]]
-    result = modulate_to(*leaves, segments, dtype)
-    found = (result, *torch.autograd.grad(result, leaves, one[3]))
+    results = modulate_to(*leaves, segments, dtype)
+    assert torch.equal(results[1], leaves[0])
+    found = (results[0], *torch.autograd.grad(results, leaves, one[3:]))
     for ours, true in zip(found, truth(one, segments), strict=True):
         assert ours.dtype == dtype
         close(ours, true, dtype)
+
+
+def test_either_result_may_go_unused() -> None:
+    one, segments = tensors((7, 2), 8, torch.float32), cut((7, 2))
+    leaves = [t.detach().requires_grad_() for t in one[:3]]
+    normed, on = modulate_to(*leaves, segments, torch.float32)
+    alone = torch.autograd.grad(normed, leaves, one[3], retain_graph=True)
+    for ours, true in zip(alone, truth(one, segments, beside=False)[1:], strict=True):
+        close(ours, true, torch.float32)
+    passed, *none = torch.autograd.grad(on, leaves, one[4], allow_unused=True)
+    assert torch.equal(passed, one[4])
+    assert none == [None, None]
+
+
+def test_the_gradients_of_the_rows_meet_before_they_are_rounded() -> None:
+    one, segments = tensors((40, 24), 32, torch.bfloat16), cut((40, 24))
+    errors = []
+    for call in (original, lambda t, s, d: modulate_to(*t, s, d)):
+        leaves = [t.detach().requires_grad_() for t in one[:3]]
+        dx = torch.autograd.grad(call(tuple(leaves), segments, torch.bfloat16), leaves, one[3:])[0]
+        errors.append(float((dx.double() - truth(one, segments)[1]).norm()))
+    assert errors[1] < 0.9 * errors[0]
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -76,56 +101,73 @@ def test_the_plain_form_is_the_modulated_norm(lengths: tuple[int, ...], dtype: t
 def test_the_kernels_are_the_modulated_norm(
     interpreted: ModuleType, lengths: tuple[int, ...], channels: int, dtype: torch.dtype
 ) -> None:
-    (x, shift, scale, grad), segments = tensors(lengths, channels, dtype), cut(lengths)
+    one, segments = tensors(lengths, channels, dtype), cut(lengths)
+    x, shift, scale, grad, beside = one
     y, mean, rstd = interpreted.forward_triton(
         x, scale, shift, segments.cu_seqlens, eps=1e-6, plus_one=True, dtype=dtype
     )
     dx, dscale, dshift = interpreted.backward_triton(
-        grad, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
+        grad, beside, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
     )
-    for ours, true in zip(
-        (y, dx, dshift, dscale), truth((x, shift, scale, grad), segments), strict=True
-    ):
+    for ours, true in zip((y, dx, dshift, dscale), truth(one, segments), strict=True):
         assert ours.dtype == dtype
         close(ours, true, dtype)
 
 
-def test_a_frozen_modulation_costs_no_sums(interpreted: ModuleType) -> None:
-    (x, shift, scale, grad), segments = tensors((5, 40), 32, torch.float32), cut((5, 40))
+def test_a_stream_that_nothing_used_has_no_gradient_to_read(interpreted: ModuleType) -> None:
+    one, segments = tensors((7, 8, 9), 24, torch.float32), cut((7, 8, 9))
+    x, shift, scale, grad, _ = one
     _, mean, rstd = interpreted.forward_triton(
         x, scale, shift, segments.cu_seqlens, eps=1e-6, plus_one=True, dtype=torch.float32
     )
     dx, dscale, dshift = interpreted.backward_triton(
-        grad, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=False
+        grad, None, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
+    )
+    true = truth(one, segments, beside=False)[1:]
+    for ours, expected in zip((dx, dshift, dscale), true, strict=True):
+        close(ours, expected, torch.float32)
+
+
+def test_a_frozen_modulation_costs_no_sums(interpreted: ModuleType) -> None:
+    one, segments = tensors((5, 40), 32, torch.float32), cut((5, 40))
+    x, shift, scale, grad, beside = one
+    _, mean, rstd = interpreted.forward_triton(
+        x, scale, shift, segments.cu_seqlens, eps=1e-6, plus_one=True, dtype=torch.float32
+    )
+    dx, dscale, dshift = interpreted.backward_triton(
+        grad, beside, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=False
     )
     assert dscale is None
     assert dshift is None
-    close(dx, truth((x, shift, scale, grad), segments)[1], torch.float32)
+    close(dx, truth(one, segments)[1], torch.float32)
 
 
 def test_the_kernels_read_rows_and_gradients_with_any_stride(interpreted: ModuleType) -> None:
-    (x, shift, scale, grad), segments = tensors((9, 8), 16, torch.float32), cut((9, 8))
+    one, segments = tensors((9, 8), 16, torch.float32), cut((9, 8))
+    x, shift, scale, grad, beside = one
     wide = torch.cat([x, x], dim=1)[:, :16]
     turned = grad.t().contiguous().t()
+    apart = torch.cat([beside, grad], dim=1)[:, :16]
     y, mean, rstd = interpreted.forward_triton(
         wide, scale, shift, segments.cu_seqlens, eps=1e-6, plus_one=True, dtype=torch.float32
     )
     dx, *_ = interpreted.backward_triton(
-        turned, wide, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
+        turned, apart, wide, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
     )
-    true = truth((x, shift, scale, grad), segments)
+    true = truth(one, segments)
     close(y, true[0], torch.float32)
     close(dx, true[1], torch.float32)
 
 
 def test_the_kernels_repeat_themselves_bit_for_bit(interpreted: ModuleType) -> None:
-    (x, shift, scale, grad), segments = tensors((70, 3), 16, torch.float32), cut((70, 3))
+    one, segments = tensors((70, 3), 16, torch.float32), cut((70, 3))
+    x, shift, scale, grad, beside = one
     _, mean, rstd = interpreted.forward_triton(
         x, scale, shift, segments.cu_seqlens, eps=1e-6, plus_one=True, dtype=torch.float32
     )
     runs = [
         interpreted.backward_triton(
-            grad, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
+            grad, beside, x, mean, rstd, scale, segments.cu_seqlens, plus_one=True, sums=True
         )
         for _ in range(2)
     ]
@@ -162,20 +204,21 @@ def test_gradcheck_holds_in_fp64() -> None:
 
 
 def test_it_rounds_to_what_the_next_linear_multiplies_in() -> None:
-    (x, shift, scale, _), segments = tensors((3, 2), 8, torch.bfloat16), cut((3, 2))
-    assert modulate(x, shift, scale, segments).dtype == torch.float32
+    (x, shift, scale, *_), segments = tensors((3, 2), 8, torch.bfloat16), cut((3, 2))
+    assert modulate(x, shift, scale, segments)[0].dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert modulate(x, shift, scale, segments).dtype == torch.bfloat16
+        normed, on = modulate(x, shift, scale, segments)
+    assert normed.dtype == on.dtype == torch.bfloat16
 
 
 def test_a_shift_and_a_scale_of_two_dtypes_are_refused() -> None:
-    (x, shift, scale, _), segments = tensors((3, 2), 8, torch.bfloat16), cut((3, 2))
+    (x, shift, scale, *_), segments = tensors((3, 2), 8, torch.bfloat16), cut((3, 2))
     with pytest.raises(TypeError, match="one dtype"):
         modulate(x, shift.float(), scale, segments)
 
 
 def test_the_stream_is_kept_in_its_own_dtype_for_the_backward() -> None:
-    (x, shift, scale, _), segments = tensors((30, 20), 64, torch.bfloat16), cut((30, 20))
+    (x, shift, scale, *_), segments = tensors((30, 20), 64, torch.bfloat16), cut((30, 20))
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         modulate(x.requires_grad_(), shift, scale, segments)

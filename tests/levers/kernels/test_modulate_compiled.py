@@ -20,8 +20,16 @@ def rows_of_a_block(
     x: Tensor, mod: Tensor, weight: Tensor, bias: Tensor, segments: CutByOffsets
 ) -> Tensor:
     shift, scale, gate = mod.chunk(6, dim=1)[:3]
-    h = modulate(x, shift, scale, segments)
-    return affine_norm(gate_residual(x, h, gate, segments), weight, bias)
+    h, x = modulate(x, shift, scale, segments)
+    h, x = affine_norm(gate_residual(x, h, gate, segments), weight, bias)
+    return h + x
+
+
+def part_of_a_block(x: Tensor, mod: Tensor, segments: CutByOffsets) -> tuple[Tensor, Tensor]:
+    """As a compiled part ends: its input leaves it again, beside what was made of it."""
+    shift, scale = mod.chunk(6, dim=1)[:2]
+    h, x = modulate(x, shift, scale, segments)
+    return x, h.sin()
 
 
 # Dynamo itself makes an instance of the autograd functions that it traces.
@@ -43,3 +51,22 @@ def test_a_compiled_graph_holds_them_without_a_break() -> None:
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_stream_that_leaves_the_graph_has_the_eager_gradient() -> None:
+    draw = torch.Generator().manual_seed(3)
+    shapes = ((sum(LENGTHS), CHANNELS), (len(LENGTHS), 6 * CHANNELS))
+    leaves = [torch.randn(shape, generator=draw).requires_grad_() for shape in shapes]
+    segments = CutByOffsets(torch.tensor([0, *itertools.accumulate(LENGTHS)], dtype=torch.int32))
+    assert len(segments.offsets) == len(LENGTHS) + 1
+    grads = torch.randn((2, *shapes[0]), generator=draw).unbind()
+    found = []
+    for call in (
+        part_of_a_block,
+        torch.compile(part_of_a_block, backend="aot_eager", fullgraph=True),
+    ):
+        results = call(*leaves, segments)
+        found.append((*results, *torch.autograd.grad(results, leaves, grads)))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
