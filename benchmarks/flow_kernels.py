@@ -26,7 +26,7 @@ from torch import Tensor
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow import original
-from experiments.workloads.flow.config import SlatConfig
+from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.names import (
     AFFINE_NORM,
@@ -105,7 +105,7 @@ def _product_done(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-def operations(config: SlatConfig, device: str) -> Iterator[Operation]:
+def operations(config: FlowConfig, device: str) -> Iterator[Operation]:
     """Every fused operation of a block, at the config's lengths."""
     layout = PackedLayout.of(config.lengths, device)
     n, c, b = layout.tokens, config.channels, len(config.lengths)
@@ -144,7 +144,7 @@ def operations(config: SlatConfig, device: str) -> Iterator[Operation]:
     yield Operation("gelu", "fused_mlp_hidden", MLP_HIDDEN, arguments, 2 * hidden, 3 * hidden)
 
 
-def site_of(operation: Operation, config: SlatConfig) -> Site:
+def site_of(operation: Operation, config: FlowConfig) -> Site:
     """The workload's own site with its original callable; the MLP's without its product."""
     sites = Sites(PRECISIONS[config.matmul], "sdpa").by_name
     if operation.site == MLP_HIDDEN:
@@ -185,7 +185,7 @@ class Timer:
         return 1e6 * (time.perf_counter() - start)
 
 
-def times_us(operation: Operation, site: Site, config: SlatConfig, timer: Timer) -> list[float]:
+def times_us(operation: Operation, site: Site, config: FlowConfig, timer: Timer) -> list[float]:
     """Forward and backward of what the site holds. Norms end with the cast of the next Linear."""
     precision = PRECISIONS[config.matmul]
     leaves = [a for a in operation.arguments if isinstance(a, Tensor) and a.requires_grad]
@@ -205,7 +205,7 @@ def times_us(operation: Operation, site: Site, config: SlatConfig, timer: Timer)
     return [timer.median_us(forward), timer.median_us(backward)]
 
 
-def measured(operation: Operation, config: SlatConfig, timer: Timer) -> list[Line]:
+def measured(operation: Operation, config: FlowConfig, timer: Timer) -> list[Line]:
     """Both directions of one operation, original and fused."""
     lever, site = catalog.get(operation.lever), site_of(operation, config)
     found = {}
@@ -227,7 +227,7 @@ def run(device: str, requested: Mapping[str, str], repeats: int) -> dict[str, An
     parameters: Mapping[str, Scalar] = SLAT_FLOW.resolve(
         {**defaults, **requested}, DeviceFacts(device, kind, 0)
     )
-    config = SlatConfig.of(parameters)
+    config = FlowConfig.of(parameters)
     if kind == "cpu":
         torch.set_num_threads(config.threads)
     timer = Timer(torch.device(device), repeats)

@@ -124,6 +124,3 @@ class FlowConfig:
         """From a record's parameters; one that an older record lacks has its neutral value."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: parameters[name] for name in names if name in parameters})
-
-
-SlatConfig = FlowConfig
