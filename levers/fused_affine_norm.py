@@ -8,7 +8,9 @@ Mechanism: the forward moves 4 bytes an element where the original moves 20 (two
 norm), because nothing is written in fp32. The backward reads the bf16 gradient and stream, writes
 the bf16 gradient of the stream, and sums those of weight and bias in fp32 registers in the same
 pass; the programs' partials are summed by a second kernel, in a fixed order. Kept for the backward:
-the bf16 stream, which is alive anyway, in place of an fp32 copy.
+the bf16 stream, which is alive anyway, in place of an fp32 copy. The stream itself goes on through
+the operation, so that the gradient that comes back along it is read and added in fp32 in the same
+pass, 2 bytes an element, where autograd's sum of both moves 6.
 
 Where it does not help: blocks that ``torch.compile`` fuses as a whole, a CPU, whose LayerNorm is
 one kernel already, and precisions in which the next Linear multiplies in fp32.

@@ -10,7 +10,9 @@ Mechanism: the forward moves 4 bytes an element where the original moves about 4
 stream and two fp32 values, and sums the gradients of scale and shift over a sample's rows in fp32
 registers while it writes the stream's: the walk and the roundings of the indexed backward (see
 ``segment_sum_broadcast``, which this supersedes at its site) are gone without a second pass. Kept
-for the backward: the bf16 stream, which is alive anyway, in place of fp32 copies of it.
+for the backward: the bf16 stream, which is alive anyway, in place of fp32 copies of it. The stream
+itself goes on through the operation, so that the gradient that comes back along it is read and
+added in fp32 in the same pass, 2 bytes an element, where autograd's sum of both moves 6.
 
 Where it does not help: blocks that ``torch.compile`` fuses as a whole (Inductor writes much the
 same kernel), steps that large matrix products fill (short rows, few tokens), a CPU, in speed,

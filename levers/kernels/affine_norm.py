@@ -34,8 +34,9 @@ class FusedAffineNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Of rows, weight and bias."""
         x_NC, mean_N, rstd_N, weight_C = ctx.saved_tensors
-        saved = (x_NC, mean_N, rstd_N, weight_C[None])
-        dx, dweight, dbias = NORM.backward(*grads, saved, sums=any(ctx.needs_input_grad[1:3]))
+        saved, (grad_NC, stream_NC) = (x_NC, mean_N, rstd_N, weight_C[None]), grads
+        trained = any(ctx.needs_input_grad[1:3])
+        dx, dweight, dbias = NORM.backward(grad_NC, stream_NC, saved, sums=trained)
         if dweight is None or dbias is None:
             return dx, None, None, None
         return dx, dweight[0], dbias[0], None

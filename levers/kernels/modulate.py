@@ -41,8 +41,9 @@ class FusedModulate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Of rows, shift and scale."""
+        (grad_NC, stream_NC), saved = grads, ctx.saved_tensors
         trained = any(ctx.needs_input_grad[1:3])
-        dx, dscale, dshift = ctx.norm.backward(*grads, ctx.saved_tensors, sums=trained)
+        dx, dscale, dshift = ctx.norm.backward(grad_NC, stream_NC, saved, sums=trained)
         return dx, dshift, dscale, None, None
 
 

@@ -98,7 +98,7 @@ def _scale_row(row_ptr, columns, inside, PLUS_ONE: tl.constexpr):  # type: ignor
     return scale
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _add_both(a, b, c, d):  # type: ignore[no-untyped-def]
     """Two sums in one walk across the warps, which is what a row waits for."""
     return a + c, b + d
