@@ -120,24 +120,22 @@ def operations(config: FlowConfig, device: str) -> Iterator[Operation]:
         "broadcast", "segment_sum_broadcast", BROADCAST, (leaf(b, c), layout), rows, rows
     )
     modulation = (leaf(n, c), leaf(b, c), leaf(b, c), layout)
-    yield Operation("modulate", "fused_modulate", MODULATE, modulation, 2 * rows, 3 * rows)
+    yield Operation("modulate", "fused_modulate", MODULATE, modulation, 2 * rows, 4 * rows)
     gated = (leaf(n, c), leaf(n, c), leaf(b, c), layout)
     yield Operation("gate", "fused_gate_residual", GATE_RESIDUAL, gated, 3 * rows, 3 * rows)
     affine = (leaf(n, c), leaf(c, dtype=wide), leaf(c, dtype=wide))
-    yield Operation("affine norm", "fused_affine_norm", AFFINE_NORM, affine, 2 * rows, 3 * rows)
+    yield Operation("affine norm", "fused_affine_norm", AFFINE_NORM, affine, 2 * rows, 4 * rows)
     gammas = (leaf(heads, dim, dtype=wide), leaf(heads, dim, dtype=wide))
     coords = torch.randint(0, 32, (n, 3), device=device)
     turn, turn_bytes = phases(coords, dim, wide), 4.0 * n * dim
-    q, k, _ = leaf(n, 3, heads, dim).unbind(1)
     yield Operation(
-        "qk norm, RoPE", "fused_qk_norm_rope", QK_NORM_ROPE, (q, k, *gammas, turn),
-        4 * rows + turn_bytes, 6 * rows + turn_bytes,
+        "qk norm, RoPE", "fused_qk_norm_rope", QK_NORM_ROPE,
+        (None, leaf(n, 3, heads, dim), *gammas, turn), 4 * rows + turn_bytes, 8 * rows + turn_bytes,
     )  # fmt: skip
-    k, _ = leaf(m, 2, heads, dim).unbind(1)
-    both = 2.0 * (n + m) * c
+    keys, both = 2.0 * m * c, 2.0 * (n + m) * c
     yield Operation(
         "qk norm, cross", "fused_qk_norm_rope", QK_NORM_ROPE,
-        (leaf(n, heads, dim), k, *gammas, None), 2 * both, 3 * both,
+        (leaf(n, heads, dim), leaf(m, 2, heads, dim), *gammas, None), 2 * both, 3 * both + 2 * keys,
     )  # fmt: skip
     hidden, weight = 2.0 * n * config.mlp, torch.empty(0, device=device)
     arguments = (leaf(n, config.mlp), weight, leaf(config.mlp, dtype=wide))

@@ -11,15 +11,15 @@ the gradients of the gammas, in fp32.
 
 Mechanism: every one of those element-wise steps is bound by the memory's bandwidth, so the time
 follows the bytes. Per element of queries and keys the original moves about 60 bytes forward and
-100 backward, the kernels 4 and 6. Saving the bf16 rows alone also frees the fp32 copies that
-autograd kept. The gradient of the rotated values is not rounded between rotation and norm, as the
-original does, so gradients come nearer to fp64.
+100 backward, the kernels 4 and 6. The packed projection goes in whole, and the values come out as a
+view, so that the backward writes one packed gradient: 4 bytes an element of values, where autograd
+stacks the gradients of all three, 4 bytes an element of each. Saving the bf16 rows alone also frees
+the fp32 copies that autograd kept. The gradient of the rotated values is not rounded between
+rotation and norm, as the original does, so gradients come nearer to fp64.
 
 Where it does not help: blocks that ``torch.compile`` fuses (they gain the absence of complex
 numbers, which Inductor does not generate code for), a step that is bound by the host's launches or
-by attention, short sequences. A CPU runs the same arithmetic in plain PyTorch. The backward of the
-packed projection's view still stacks the gradients of queries, keys and values (6 bytes read and 6
-written per token and channel): it lies outside of this site.
+by attention, short sequences. A CPU runs the same arithmetic in plain PyTorch, and stacks.
 
 Sources: Zhang and Sennrich 2019, arXiv:1910.07467 (RMS norm); Su et al. 2021, arXiv:2104.09864
 (RoPE); ``torch.nn.functional.normalize`` (the clamp at 1e-12); Williams et al. 2009 (roofline).

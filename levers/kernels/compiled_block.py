@@ -24,24 +24,28 @@ class Parts(Protocol):
     def rows(self, mod_B6C: Tensor) -> tuple[Tensor, ...]:
         """Six rows ``[B, C]``: shift, scale and gate of the first part, then of the last."""
 
-    def enter(
-        self, x: Tensor, shift: Tensor, scale: Tensor, layout: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The stream to go on with; queries, keys, values of the self-attention, ``[N, H, D]``."""
+    def enter(self, x: Tensor, shift: Tensor, scale: Tensor, layout: Any) -> tuple[Tensor, Tensor]:
+        """The stream to go on with; the self-attention's projection, ``[N, 3, H, D]``."""
 
-    def turn_self(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
-        """Norm and rotary positions; the phases are complex, or cosines and sines behind them."""
+    def turn_self(self, qkv: Tensor, phases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Norm and rotary positions; the phases are complex. Queries, keys, values."""
+
+    def turn_self_apart(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as published, the phases being cosines and sines."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, queries: Any, keys: Any) -> Tensor:
         """``[N, C]`` from an attention."""
 
     def cross(
         self, x: Tensor, h: Tensor, gate: Tensor, layout: Any, cond: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The stream after the self-attention; queries, keys, values of the cross-attention."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The stream; the next attention's queries ``[N, H, D]``, keys and values packed."""
 
-    def turn_cross(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Norm of the cross-attention's queries and keys."""
+    def turn_cross(self, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Norm of the cross-attention's queries and keys. Queries, keys, values."""
+
+    def turn_cross_apart(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as published."""
 
     def leave(
         self, x: Tensor, h: Tensor, shift: Tensor, scale: Tensor, gate: Tensor, layout: Any
@@ -60,7 +64,7 @@ def enter(block: Parts, *inputs: Any) -> Any:
 
 def turn_self(block: Parts, *inputs: Any) -> Any:
     """The self-attention's norms and rotation."""
-    return block.turn_self(*inputs)
+    return block.turn_self_apart(*inputs)
 
 
 def cross(block: Parts, *inputs: Any) -> Any:
@@ -70,7 +74,7 @@ def cross(block: Parts, *inputs: Any) -> Any:
 
 def turn_cross(block: Parts, *inputs: Any) -> Any:
     """The cross-attention's norms."""
-    return block.turn_cross(*inputs)
+    return block.turn_cross_apart(*inputs)
 
 
 def leave(block: Parts, *inputs: Any) -> Any:
@@ -112,26 +116,31 @@ class CompiledBlock:
         """The block's output, ``[N, C]``."""
         shift1, scale1, gate1, shift2, scale2, gate2 = block.rows(mod)
         run = self._compiled
-        x, q, k, v = run[enter](block, x, shift1, scale1, layout)
-        q, k = self._turned_self(block, q, k, phases)
-        h = block.attend(q, k, v, layout, layout)
-        x, q, k, v = run[cross](block, x, h, gate1, layout, cond)
-        q, k = self._turned_cross(block, q, k)
+        x, qkv = run[enter](block, x, shift1, scale1, layout)
+        h = block.attend(*self._turned_self(block, qkv, phases), layout, layout)
+        x, q, kv = run[cross](block, x, h, gate1, layout, cond)
+        q, k, v = self._turned_cross(block, q, kv)
         h = block.attend(q, k, v, layout, cond_layout)
         out: Tensor = run[leave](block, x, h, shift2, scale2, gate2, layout)
         return out
 
     def _turned_self(
-        self, block: Parts, q: Tensor, k: Tensor, phases: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Inductor writes no code for complex numbers: it gets the phases as pairs (a view)."""
-        if not block.turns_as_published:
-            return block.turn_self(q, k, phases)
-        q, k = self._compiled[turn_self](block, q, k, torch.view_as_real(phases))
-        return q, k
+        self, block: Parts, qkv: Tensor, phases: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Inductor writes no code for complex numbers: it gets the phases as pairs (a view).
 
-    def _turned_cross(self, block: Parts, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        Values stay outside: as a view that passes through a graph, their gradient would be padded
+        to that of the whole projection and added.
+        """
         if not block.turns_as_published:
-            return block.turn_cross(q, k)
+            return block.turn_self(qkv, phases)
+        q, k, v = qkv.unbind(1)
+        q, k = self._compiled[turn_self](block, q, k, torch.view_as_real(phases))
+        return q, k, v
+
+    def _turned_cross(self, block: Parts, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not block.turns_as_published:
+            return block.turn_cross(q, kv)
+        k, v = kv.unbind(1)
         q, k = self._compiled[turn_cross](block, q, k)
-        return q, k
+        return q, k, v

@@ -1,12 +1,15 @@
 """RMS norm of each head of queries and keys, then rotary positions: one pass over memory each way.
 
 Shapes: N query rows, M key rows (equal in self-attention), H heads, D head dim (even), P = D / 2
-pairs. ``x`` stands for queries or keys.
+pairs. ``x`` stands for queries or keys. Queries, keys and values come packed in one projection
+``[M, 3, H, D]``, or queries apart and keys and values packed in ``[M, 2, H, D]``.
 
 The forward keeps the original's roundings: the norm in fp32, rounded to the rows' dtype, turned in
 fp32, rounded again. The backward stays in fp32 until its result is rounded, where the original
 rounds the gradient once more between the rotation and the norm. The gradients of the gammas are
-sums over all rows, accumulated in fp32.
+sums over all rows, accumulated in fp32. The values pass through as the view that they are, so that
+the backward, which is given their gradient too, can write the packed projection's gradient whole,
+where autograd would stack its parts.
 
 With ``n = max(|x|, 1e-12)``, ``xhat = x / n``, ``y = xhat * gamma * sqrt(D)``, ``dy`` the gradient
 turned back and ``u = dy * gamma * sqrt(D)``: ``dx = (u - xhat * sum(u * xhat)) / n``, and ``dgamma
@@ -38,24 +41,37 @@ def rows_contiguous(x_NHD: Tensor) -> Tensor:
     return x_NHD if x_NHD.stride(-1) == 1 else x_NHD.contiguous()
 
 
+def unpacked(q_NHD: Tensor | None, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values as views."""
+    q = packed[:, 0] if q_NHD is None else q_NHD
+    return q, packed[:, -2], packed[:, -1]
+
+
 def check_shapes(
-    q_NHD: Tensor, k_MHD: Tensor, gamma_q_HD: Tensor, gamma_k_HD: Tensor, turn_NP2: Tensor | None
+    q_NHD: Tensor | None,
+    packed: Tensor,
+    gamma_q_HD: Tensor,
+    gamma_k_HD: Tensor,
+    turn_NP2: Tensor | None,
 ) -> None:
     """Refuse what the kernels would read wrongly.
 
     Raises:
         ValueError: shapes or dtypes that do not belong together, with what was found.
     """
-    heads = q_NHD.shape[1:]
-    found = f"q {tuple(q_NHD.shape)}, k {tuple(k_MHD.shape)}"
-    if heads[1] % 2 or k_MHD.shape[1:] != heads or q_NHD.dtype != k_MHD.dtype:
+    parts = 3 if q_NHD is None else 2
+    found = f"q {None if q_NHD is None else tuple(q_NHD.shape)}, packed {tuple(packed.shape)}"
+    if packed.dim() != 4 or packed.shape[1] != parts:
+        raise ValueError(f"these queries need [rows, {parts}, heads, head dim] packed: {found}")
+    (q, k, _), heads = unpacked(q_NHD, packed), packed.shape[2:]
+    if heads[1] % 2 or q.shape[1:] != heads or q.dtype != k.dtype:
         raise ValueError(f"queries and keys need equal heads, an even head dim, one dtype: {found}")
     if gamma_q_HD.shape != heads or gamma_k_HD.shape != heads:
         raise ValueError(f"gammas {tuple(gamma_q_HD.shape)}, {tuple(gamma_k_HD.shape)} for {found}")
     if turn_NP2 is None:
         return
-    needed = (q_NHD.shape[0], heads[1] // 2, 2)
-    if tuple(turn_NP2.shape) != needed or k_MHD.shape[0] != q_NHD.shape[0]:
+    needed = (len(q), heads[1] // 2, 2)
+    if tuple(turn_NP2.shape) != needed or len(k) != len(q):
         raise ValueError(f"phases {tuple(turn_NP2.shape)}, not {needed}, for {found}")
 
 
@@ -106,64 +122,81 @@ class FusedQkNormRope(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q_NHD: Tensor,
-        k_MHD: Tensor,
+        q_NHD: Tensor | None,
+        packed: Tensor,
         gamma_q_HD: Tensor,
         gamma_k_HD: Tensor,
         turn_NP2: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Contiguous results from rows with any row and head stride."""
-        ctx.save_for_backward(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
-        if q_NHD.device.type == "cuda":
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Contiguous queries and keys from rows with any row and head stride; a view of values."""
+        ctx.save_for_backward(q_NHD, packed, gamma_q_HD, gamma_k_HD, turn_NP2)
+        q, k, v = unpacked(q_NHD, packed)
+        if packed.device.type == "cuda":
             from levers.kernels.qk_norm_rope_triton import forward_triton
 
-            return forward_triton(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
-        return (
-            forward_torch(q_NHD, gamma_q_HD, turn_NP2),
-            forward_torch(k_MHD, gamma_k_HD, turn_NP2),
-        )
+            return *forward_triton(q, k, gamma_q_HD, gamma_k_HD, turn_NP2), v
+        q, k = forward_torch(q, gamma_q_HD, turn_NP2), forward_torch(k, gamma_k_HD, turn_NP2)
+        return q, k, v
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor, None]:
         """Gradients of the rows in their dtype, of the gammas in theirs."""
-        q, k, gamma_q, gamma_k, turn = ctx.saved_tensors
-        if q.device.type == "cuda":
+        q, packed, gamma_q, gamma_k, turn = ctx.saved_tensors
+        if packed.device.type == "cuda":
             from levers.kernels.qk_norm_rope_grad_triton import backward_triton
 
-            dq, dk, dgamma_q, dgamma_k = backward_triton(q, k, gamma_q, gamma_k, turn, grads)
+            computed = backward_triton(q, packed, gamma_q, gamma_k, turn, grads)
         else:
-            dq, dgamma_q = backward_torch(q, gamma_q, turn, grads[0])
-            dk, dgamma_k = backward_torch(k, gamma_k, turn, grads[1])
-        return dq, dk, dgamma_q.to(gamma_q.dtype), dgamma_k.to(gamma_k.dtype), None
+            computed = _backward_plain(q, packed, gamma_q, gamma_k, turn, grads)
+        dq, dpacked, dgamma_q, dgamma_k = computed
+        return dq, dpacked, dgamma_q.to(gamma_q.dtype), dgamma_k.to(gamma_k.dtype), None
+
+
+def _backward_plain(
+    q_NHD: Tensor | None,
+    packed: Tensor,
+    gamma_q_HD: Tensor,
+    gamma_k_HD: Tensor,
+    turn_NP2: Tensor | None,
+    grads: tuple[Tensor, ...],
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+    q, k, _ = unpacked(q_NHD, packed)
+    dq, dgamma_q = backward_torch(q, gamma_q_HD, turn_NP2, grads[0])
+    dk, dgamma_k = backward_torch(k, gamma_k_HD, turn_NP2, grads[1])
+    if q_NHD is None:
+        return None, torch.stack((dq, dk, grads[2]), 1), dgamma_q, dgamma_k
+    return dq, torch.stack((dk, grads[2]), 1), dgamma_q, dgamma_k
 
 
 def qk_norm_rope(
-    q_NHD: Tensor,
-    k_MHD: Tensor,
+    q_NHD: Tensor | None,
+    packed: Tensor,
     gamma_q_HD: Tensor,
     gamma_k_HD: Tensor,
     phases_NP: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Normalised and turned queries and keys, contiguous, in the dtype they came in.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalised and turned queries and keys, contiguous, and values: in the dtype they came in.
 
     Args:
-        q_NHD: queries; views of a packed projection are read in place.
-        k_MHD: keys; as many rows as queries where there are phases.
+        q_NHD: queries that come apart, or None where they are the first of the packed ones.
+        packed: ``[N, 3, H, D]`` queries, keys and values, or ``[M, 2, H, D]`` keys and values; read
+            in place, and the values returned are a view of it.
         gamma_q_HD: scale of the normalised queries.
         gamma_k_HD: scale of the normalised keys.
         phases_NP: unit complex numbers, or their cosines and sines ``[N, P, 2]``, or None where
             positions do not count. Complex ones are read as the pairs that they are, so that no
-            operation on complex numbers is left.
+            operation on complex numbers is left. They need as many keys as queries.
 
     Raises:
         ValueError: shapes or dtypes that do not belong together.
     """
     turn_NP2 = _pairs(phases_NP)
-    check_shapes(q_NHD, k_MHD, gamma_q_HD, gamma_k_HD, turn_NP2)
-    q, k = FusedQkNormRope.apply(  # type: ignore[no-untyped-call]
-        rows_contiguous(q_NHD), rows_contiguous(k_MHD), gamma_q_HD, gamma_k_HD, turn_NP2
+    check_shapes(q_NHD, packed, gamma_q_HD, gamma_k_HD, turn_NP2)
+    q_NHD = None if q_NHD is None else rows_contiguous(q_NHD)
+    q, k, v = FusedQkNormRope.apply(  # type: ignore[no-untyped-call]
+        q_NHD, rows_contiguous(packed), gamma_q_HD, gamma_k_HD, turn_NP2
     )
-    return q, k
+    return q, k, v
 
 
 def _pairs(phases_NP: Tensor | None) -> Tensor | None:

@@ -1,8 +1,8 @@
 """The cases of the op check of the fused norm and RoPE: forward and backward against fp64.
 
-A case's inputs are ``q, k, gamma_q, gamma_k, turn, grad_q, grad_k``. ``q`` and ``k`` are views of a
-packed projection, as in the model; ``turn`` holds a cosine and a sine for each pair of channels, or
-nothing in cross-attention.
+A case's inputs are ``packed, gamma_q, gamma_k, turn, grad_q, grad_k, grad_v`` in self-attention,
+and the same behind ``q`` in cross-attention, where ``packed`` holds keys and values alone and
+``turn`` nothing; else ``turn`` is a cosine and a sine for each pair of channels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from levers.base import OpCase
 from levers.kernels.qk_norm_rope import qk_norm_rope
 
 Tensors = tuple[Tensor, ...]
-Call = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+Call = Callable[[Tensor | None, Tensor, Tensor, Tensor, Tensor | None], Tensors]
 Fill = Callable[[Tensor], Tensor]
 """Turns standard normal fp32 rows ``[rows, parts, H, D]`` into the case's."""
 
@@ -42,14 +42,16 @@ FARTHEST = 63.0
 
 
 def published(
-    q_NHD: Tensor,
-    k_MHD: Tensor,
+    q_NHD: Tensor | None,
+    packed: Tensor,
     gamma_q_HD: Tensor,
     gamma_k_HD: Tensor,
     phases_NP: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensors:
     """The original: ``F.normalize`` in fp32, rounded, times complex phases, rounded."""
-    return _published(q_NHD, gamma_q_HD, phases_NP), _published(k_MHD, gamma_k_HD, phases_NP)
+    *first, k, v = packed.unbind(1)
+    q = first[0] if q_NHD is None else q_NHD
+    return _published(q, gamma_q_HD, phases_NP), _published(k, gamma_k_HD, phases_NP), v
 
 
 def _published(x_NHD: Tensor, gamma_HD: Tensor, phases_NP: Tensor | None) -> Tensor:
@@ -101,7 +103,10 @@ def _nonfinite(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class QkCase:
-    """One case; its methods are the callables of an :class:`levers.base.OpCase`."""
+    """One case; its methods are the callables of an :class:`levers.base.OpCase`.
+
+    What is turned is self-attention, with queries, keys and values in one projection.
+    """
 
     rows: tuple[int, int]
     turned: bool
@@ -116,74 +121,73 @@ class QkCase:
         generator = torch.Generator().manual_seed(seed)
         draw = partial(torch.randn, generator=generator)
         n, m = self.rows
-        packed = self._place(self.fill(draw(max(n, m), 3, self.heads, self.dim)))
+        shapes = [(n, 3)] if self.turned else [(n, 1), (m, 2)]
+        *apart, packed = (
+            self._place(self.fill(draw(*shape, self.heads, self.dim))) for shape in shapes
+        )
         gammas = [1 + 0.2 * draw(self.heads, self.dim) for _ in "qk"]
         angles = FARTHEST * torch.rand(n, self.dim // 2, generator=generator)
         turn = torch.stack((angles.cos(), angles.sin()), -1)[: n if self.turned else 0]
-        grads = [self._place(draw(rows, self.heads, self.dim)) for rows in self.rows]
-        q, k, _ = packed.unbind(1)
-        return (q[:n], k[:m], *(x.to(self.device) for x in (*gammas, turn)), *grads)
+        grads = [self._place(draw(rows, self.heads, self.dim)) for rows in (n, m, m)]
+        placed = (x.to(self.device) for x in (*gammas, turn))
+        return (*(q[:, 0] for q in apart), packed, *placed, *grads)
 
     def _place(self, x: Tensor) -> Tensor:
         return x.to(self.dtype).to(self.device)
 
     def results_like(self, inputs: Tensors) -> Tensors:
-        """Room for the forward's queries and keys."""
-        return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs[:2])
+        """Room for the forward's queries and keys; values would be compared with themselves."""
+        return tuple(map(torch.empty_like, inputs[-3:-1]))
 
     def gradients_like(self, inputs: Tensors) -> Tensors:
-        """Room for the gradients of queries, keys and gammas."""
-        return (*self.results_like(inputs), *map(torch.empty_like, inputs[2:4]))
+        """Room for the gradients of queries, keys, values and gammas."""
+        return (*map(torch.empty_like, inputs[-3:]), *map(torch.empty_like, inputs[-6:-4]))
 
     def forward(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
         """Queries and keys."""
-        for out, found in zip(outputs, _called(call, inputs[:4], inputs[4]), strict=True):
-            out.copy_(found)
+        found = called(call, inputs[:-4], inputs[-4])
+        for out, one in zip(outputs, found[:2], strict=True):
+            out.copy_(one)
 
     def backward(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
         """The gradients, as autograd computes them."""
-        leaves = tuple(x.detach().requires_grad_() for x in inputs[:4])
-        found = torch.autograd.grad(_called(call, leaves, inputs[4]), leaves, inputs[5:])
-        for out, gradient in zip(outputs, found, strict=True):
+        for out, gradient in zip(outputs, self.gradients(call, inputs), strict=True):
             out.copy_(gradient)
+
+    def gradients(self, call: Call, inputs: Tensors) -> Tensors:
+        """Of queries, keys, values and gammas; those of packed rows taken apart."""
+        leaves = tuple(x.detach().requires_grad_() for x in inputs[:-4])
+        results = called(call, leaves, inputs[-4])
+        *apart, dpacked, dgamma_q, dgamma_k = torch.autograd.grad(results, leaves, inputs[-3:])
+        return (*apart, *dpacked.unbind(1), dgamma_q, dgamma_k)
 
     def backward_reversed(self, call: Call, inputs: Tensors, outputs: Tensors) -> None:
         """The same gradients from the rows in reverse order: another order of gamma's sums."""
-        q, k, gamma_q, gamma_k, turn, *grads = inputs
-        flipped = (
-            q.flip(0),
-            k.flip(0),
-            gamma_q,
-            gamma_k,
-            turn.flip(0),
-            *(g.flip(0) for g in grads),
-        )
-        found = self.gradients_like(inputs)
-        self.backward(call, flipped, found)
-        for out, gradient in zip(outputs[:2], found[:2], strict=True):
-            out.copy_(gradient.flip(0))
-        for out, gradient in zip(outputs[2:], found[2:], strict=True):
+        rows, gammas, others = inputs[:-6], inputs[-6:-4], inputs[-4:]
+        flipped = (*(x.flip(0) for x in rows), *gammas, *(x.flip(0) for x in others))
+        *of_rows, dgamma_q, dgamma_k = self.gradients(call, flipped)
+        found = (*(x.flip(0) for x in of_rows), dgamma_q, dgamma_k)
+        for out, gradient in zip(outputs, found, strict=True):
             out.copy_(gradient)
 
     def forward_truth(self, inputs: Tensors) -> Tensors:
         """The original in fp64."""
         wide = tuple(x.double() for x in inputs)
-        return _called(published, wide[:4], wide[4])
+        return called(published, wide[:-4], wide[-4])[:2]
 
     def backward_truth(self, inputs: Tensors) -> Tensors:
         """The original's gradients in fp64."""
-        wide = tuple(x.double() for x in inputs)
-        leaves = tuple(x.detach().requires_grad_() for x in wide[:4])
-        return torch.autograd.grad(_called(published, leaves, wide[4]), leaves, wide[5:])
+        return self.gradients(published, tuple(x.double() for x in inputs))
 
     def forward_nonfinite(self, inputs: Tensors) -> Tensors:
         """Where the true results are not finite."""
         return tuple(~torch.isfinite(x) for x in self.forward_truth(inputs))
 
 
-def _called(call: Call, four: Tensors, turn: Tensor) -> Tensors:
-    q, k, gamma_q, gamma_k = four
-    return call(q, k, gamma_q, gamma_k, _phases(turn))
+def called(call: Call, leaves: Tensors, turn: Tensor) -> Tensors:
+    """The operation on a case's tensors: rows, gammas, turns."""
+    *apart, packed, gamma_q, gamma_k = leaves
+    return call(apart[0] if apart else None, packed, gamma_q, gamma_k, _phases(turn))
 
 
 def forward_and_backward(name: str, case: QkCase, *, backward: bool = True) -> list[OpCase]:

@@ -18,7 +18,7 @@ from levers import fused_mlp_hidden, fused_qk_norm_rope
 from levers.base import Lever, OpCase, engaged
 from levers.kernels.mlp_hidden import GeluAndBiasGrad
 from levers.kernels.qk_norm_rope import qk_norm_rope
-from levers.kernels.qk_norm_rope_cases import QkCase, forward_and_backward
+from levers.kernels.qk_norm_rope_cases import QkCase, forward_and_backward, published
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,11 +76,18 @@ def test_rows_beyond_two_to_the_31_elements_are_found() -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     packed = torch.zeros(rows, 3, HEADS, DIM, dtype=BF16, device="cuda")
     packed[-64:] = torch.randn(64, 3, HEADS, DIM, generator=generator, device="cuda").to(BF16)
-    q, k, _ = packed.unbind(1)
     ones = torch.ones(HEADS, DIM, device="cuda")
-    far = qk_norm_rope(q, k, ones, ones, None)
-    near = qk_norm_rope(q[-64:], k[-64:], ones, ones, None)
-    assert all(torch.equal(one[-64:], other) for one, other in zip(far, near, strict=True))
+    found = []
+    for part in (packed, packed[-64:].clone()):
+        part.requires_grad_()
+        results = qk_norm_rope(None, part, ones, ones, None)
+        grads = [torch.zeros_like(one) for one in results]
+        for grad, one in zip(grads, (2.0, 3.0, 5.0), strict=True):
+            grad[-64:] = one
+        (gradient,) = torch.autograd.grad(results, part, grads)
+        found.append((*(one[-64:].detach().clone() for one in results), gradient[-64:].clone()))
+        part.requires_grad_(requires_grad=False)
+    assert all(map(torch.equal, *found))
 
 
 def test_the_activations_rows_beyond_two_to_the_31_elements_are_found() -> None:
@@ -132,11 +139,26 @@ def test_the_lever_engages_and_memory_does_not_grow(lever: Lever) -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_a_compiled_graph_holds_the_norm_and_rope_without_a_break() -> None:
     case = QkCase((300, 300), True, lambda x: x, BF16, "cuda", HEADS, DIM)
-    q, k, gamma_q, gamma_k, turn, *grads = case.inputs(2)
-    leaves = [x.detach().requires_grad_() for x in (q, k, gamma_q, gamma_k)]
+    packed, gamma_q, gamma_k, turn, *grads = case.inputs(2)
+    leaves = [x.detach().requires_grad_() for x in (packed, gamma_q, gamma_k)]
     found = []
     for call in (qk_norm_rope, torch.compile(qk_norm_rope, fullgraph=True)):
-        out = call(*leaves, turn)
+        out = call(None, *leaves, turn)
         found.append((*out, *torch.autograd.grad(out, leaves, grads)))
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(eager, compiled, rtol=1e-5, atol=1e-5)
+
+
+def test_no_concatenation_is_left_in_the_backward() -> None:
+    case = QkCase((300, 300), True, lambda x: x, BF16, "cuda", HEADS, DIM)
+    packed, gamma_q, gamma_k, turn, *grads = case.inputs(2)
+    leaves = [x.detach().requires_grad_() for x in (packed, gamma_q, gamma_k)]
+    names = {}
+    for call in (published, qk_norm_rope):
+        phases = torch.view_as_complex(turn) if call is published else turn
+        results = call(None, *leaves, phases)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            torch.autograd.grad(results, leaves, grads)
+        names[call] = {event.name for event in seen.events()}
+    assert "aten::stack" in names[published]
+    assert not names[qk_norm_rope] & {"aten::stack", "aten::cat"}

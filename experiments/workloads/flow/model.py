@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.names import QK_NORM_ROPE
+from experiments.workloads.flow.original import QkNormRope
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
 
@@ -80,19 +81,23 @@ class SelfAttention(nn.Module):
     def __init__(self, config: FlowConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.heads, self.sites = config.channels, config.heads, sites
+        self.published = QkNormRope(precision)
         self.to_qkv = BlockLinear(c, 3 * c, precision, sites)
         self.q_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.to_out = BlockLinear(c, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
-    def project(self, h_NC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values: ``[N, H, D]`` each, views of one product."""
-        q, k, v = self.to_qkv(h_NC).unflatten(-1, (3, self.heads, -1)).unbind(1)
-        return q, k, v
+    def project(self, h_NC: Tensor) -> Tensor:
+        """Queries, keys and values of one product: ``[N, 3, H, D]``."""
+        return torch.unflatten(self.to_qkv(h_NC), -1, (3, self.heads, -1))
 
-    def turn(self, q: Tensor, k: Tensor, phases_NP: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys normalised and turned."""
-        return self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, phases_NP)
+    def turn(self, qkv: Tensor, phases_NP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys normalised and turned, and values: ``[N, H, D]`` each."""
+        return self.sites.qk_norm_rope(None, qkv, self.q_gamma, self.k_gamma, phases_NP)
+
+    def turn_apart(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as published, of queries and keys alone."""
+        return self.published.rows(q, k, self.q_gamma, self.k_gamma, phases)
 
 
 class CrossAttention(nn.Module):
@@ -101,21 +106,25 @@ class CrossAttention(nn.Module):
     def __init__(self, config: FlowConfig, sites: Sites, precision: Precision) -> None:
         super().__init__()
         c, self.heads, self.sites = config.channels, config.heads, sites
+        self.published = QkNormRope(precision)
         self.to_q = BlockLinear(c, c, precision, sites)
         self.to_kv = BlockLinear(config.cond_channels, 2 * c, precision, sites)
         self.q_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.k_gamma = nn.Parameter(torch.ones(config.heads, config.head_dim))
         self.to_out = BlockLinear(c, c, precision, sites, gain=(2 * config.depth) ** -0.5)
 
-    def project(self, h_NC: Tensor, cond: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries ``[N, H, D]``, keys and values ``[M, H, D]``."""
+    def project(self, h_NC: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[N, H, D]``; keys and values of one product, ``[M, 2, H, D]``."""
         q = self.to_q(h_NC).unflatten(-1, (self.heads, -1))
-        k, v = self.to_kv(cond).unflatten(-1, (2, self.heads, -1)).unbind(1)
-        return q, k, v
+        return q, self.to_kv(cond).unflatten(-1, (2, self.heads, -1))
 
-    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys normalised."""
-        return self.sites.qk_norm_rope(q, k, self.q_gamma, self.k_gamma, None)
+    def turn(self, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys normalised, and values: ``[N, H, D]``, ``[M, H, D]`` twice."""
+        return self.sites.qk_norm_rope(q, kv, self.q_gamma, self.k_gamma, None)
+
+    def turn_apart(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as published, of queries and keys alone."""
+        return self.published.rows(q, k, self.q_gamma, self.k_gamma, None)
 
 
 class Block(nn.Module):
@@ -148,11 +157,10 @@ class Block(nn.Module):
     ) -> Tensor:
         """``x [N, C]``, ``mod [B, 6C]``, ``phases [N, P]``, ``cond [M, Cc]`` to ``[N, C]``."""
         shift1, scale1, gate1, shift2, scale2, gate2 = self.rows(mod)
-        x, q, k, v = self.enter(x, shift1, scale1, layout)
-        q, k = self.turn_self(q, k, phases)
-        h = self.attend(q, k, v, layout, layout)
-        x, q, k, v = self.cross(x, h, gate1, layout, cond)
-        q, k = self.turn_cross(q, k)
+        x, qkv = self.enter(x, shift1, scale1, layout)
+        h = self.attend(*self.turn_self(qkv, phases), layout, layout)
+        x, q, kv = self.cross(x, h, gate1, layout, cond)
+        q, k, v = self.turn_cross(q, kv)
         h = self.attend(q, k, v, layout, cond_layout)
         return self.leave(x, h, shift2, scale2, gate2, layout)
 
@@ -167,14 +175,18 @@ class Block(nn.Module):
 
     def enter(
         self, x: Tensor, shift: Tensor, scale: Tensor, layout: PackedLayout
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Modulate; the stream, and queries, keys and values of the self-attention."""
+    ) -> tuple[Tensor, Tensor]:
+        """Modulate; the stream, and the self-attention's projection ``[N, 3, H, D]``."""
         h, x = self.sites.modulate(x, shift, scale, layout)
-        return x, *self.self_attention.project(h)
+        return x, self.self_attention.project(h)
 
-    def turn_self(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
+    def turn_self(self, qkv: Tensor, phases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise and turn the self-attention's queries and keys."""
-        return self.self_attention.turn(q, k, phases)
+        return self.self_attention.turn(qkv, phases)
+
+    def turn_self_apart(self, q: Tensor, k: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as published, of queries and keys alone."""
+        return self.self_attention.turn_apart(q, k, phases)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, queries: PackedLayout, keys: PackedLayout
@@ -184,15 +196,19 @@ class Block(nn.Module):
 
     def cross(
         self, x: Tensor, h: Tensor, gate: Tensor, layout: PackedLayout, cond: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Add the self-attention; the stream, and what goes into the cross-attention."""
         x = self.sites.gate_residual(x, self.self_attention.to_out(h), gate, layout)
         h, x = self.sites.affine_norm(x, self.norm_weight, self.norm_bias)
         return x, *self.cross_attention.project(h, cond)
 
-    def turn_cross(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def turn_cross(self, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise the cross-attention's queries and keys."""
-        return self.cross_attention.turn(q, k)
+        return self.cross_attention.turn(q, kv)
+
+    def turn_cross_apart(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as published, of queries and keys alone."""
+        return self.cross_attention.turn_apart(q, k)
 
     def leave(
         self,

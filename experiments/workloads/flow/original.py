@@ -81,12 +81,28 @@ class GateResidual:
 
 
 class QkNormRope:
-    """RMS norm of each head of queries and keys, then the rotary positions where there are any."""
+    """RMS norm of each head of queries and keys, then the rotary positions where there are any.
+
+    Queries, keys and values are views of the packed projection: autograd stacks their gradients.
+    """
 
     def __init__(self, precision: Precision) -> None:
         self.precision = precision
 
     def __call__(
+        self,
+        q_NHD: Tensor | None,
+        packed: Tensor,
+        gamma_q_HD: Tensor,
+        gamma_k_HD: Tensor,
+        phases_NP: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values in the dtype they came in, the values as they are."""
+        *first, k, v = packed.unbind(1)
+        q, k = self.rows(first[0] if q_NHD is None else q_NHD, k, gamma_q_HD, gamma_k_HD, phases_NP)
+        return q, k, v
+
+    def rows(
         self,
         q_NHD: Tensor,
         k_MHD: Tensor,
@@ -94,7 +110,7 @@ class QkNormRope:
         gamma_k_HD: Tensor,
         phases_NP: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys in the dtype they came in."""
+        """Queries and keys that are taken apart already."""
         return self._one(q_NHD, gamma_q_HD, phases_NP), self._one(k_MHD, gamma_k_HD, phases_NP)
 
     def _one(self, x_NHD: Tensor, gamma_HD: Tensor, phases_NP: Tensor | None) -> Tensor:

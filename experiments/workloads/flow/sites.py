@@ -94,13 +94,20 @@ class Sites:
         return self._call(GATE_RESIDUAL, x_NC, h_NC, gate_BC, layout)
 
     def qk_norm_rope(
-        self, q_NHD: Tensor, k_MHD: Tensor, gamma_q: Tensor, gamma_k: Tensor, phases: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Normalised and turned queries and keys."""
-        site = self.by_name[QK_NORM_ROPE]
-        q, k = site.launch(q_NHD, k_MHD, gamma_q, gamma_k, phases)
-        self._observe(site, q)
-        return q, k
+        self,
+        q_NHD: Tensor | None,
+        packed: Tensor,
+        gamma_q: Tensor,
+        gamma_k: Tensor,
+        phases: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalised and turned queries and keys, and values.
+
+        All three come packed, ``[N, 3, H, D]``, or queries apart and the others ``[M, 2, H, D]``. A
+        packed projection that goes in whole lets its gradient come out whole.
+        """
+        q, k, v = self._call_all(QK_NORM_ROPE, q_NHD, packed, gamma_q, gamma_k, phases)
+        return q, k, v
 
     def attention(
         self, q_NHD: Tensor, k_MHD: Tensor, v_MHD: Tensor, queries: PackedLayout, keys: PackedLayout

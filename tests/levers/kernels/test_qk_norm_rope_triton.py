@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from levers.kernels.qk_norm_rope import unpacked
 from levers.kernels.qk_norm_rope_cases import QkCase
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -25,6 +26,7 @@ SHAPES = [
     pytest.param((40, 40), True, 3, 24, id="a head dim that is no power of two"),
     pytest.param((7, 70), False, 2, 32, id="more keys than queries"),
     pytest.param((70, 7), False, 2, 32, id="more queries than keys"),
+    pytest.param((3, 145), False, 1, 16, id="keys beyond one program's rows"),
     pytest.param((16, 16), True, 1, 128, id="the model's head dim"),
 ]
 # the interpreter rounds fp32 to bf16 towards zero: one unit instead of half a unit, twice
@@ -48,12 +50,27 @@ def inputs_of(
     return case, case.inputs(3)
 
 
+def operands(inputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """Queries or None, packed rows, both gammas, the turns or None."""
+    *apart, packed, gamma_q, gamma_k, turn = inputs[:-3]
+    q = apart[0] if apart else None
+    return q, packed, gamma_q, gamma_k, turn if turn.numel() else None
+
+
+def turned_forward(forward: ModuleType, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    q, packed, *others = operands(inputs)
+    assert packed is not None
+    found: tuple[Tensor, ...] = forward.forward_triton(*unpacked(q, packed)[:2], *others)
+    return found
+
+
 def launched(
     backward: ModuleType, inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    turn = inputs[4] if inputs[4].numel() else None
-    found: tuple[Tensor, ...] = backward.backward_triton(*inputs[:4], turn, grads)
-    return found
+    """Gradients of queries, keys, values and gammas."""
+    dq, dpacked, *dgammas = backward.backward_triton(*operands(inputs), grads)
+    assert dpacked.is_contiguous()
+    return (*(() if dq is None else (dq,)), *dpacked.unbind(1), *dgammas)
 
 
 def assert_near(found: Tensor, truth: Tensor, dtype: torch.dtype) -> None:
@@ -74,23 +91,24 @@ def test_both_kernels_equal_fp64_up_to_rounding(
     dtype: torch.dtype,
 ) -> None:
     case, inputs = inputs_of(rows, turned, heads, dim, dtype)
-    turn = inputs[4] if turned else None
     for found, truth in zip(
-        forward.forward_triton(*inputs[:4], turn), case.forward_truth(inputs), strict=True
+        turned_forward(forward, inputs), case.forward_truth(inputs), strict=True
     ):
         assert found.dtype == dtype
         assert_near(found, truth, dtype)
-    gradients = launched(backward, inputs, inputs[5:])
-    assert [g.dtype for g in gradients] == [dtype, dtype, torch.float32, torch.float32]
+    gradients = launched(backward, inputs, inputs[-3:])
+    assert [g.dtype for g in gradients] == [dtype] * 3 + [torch.float32] * 2
+    assert torch.equal(gradients[2], inputs[-1])
     for found, truth in zip(gradients, case.backward_truth(inputs), strict=True):
         assert_near(found, truth, dtype)
 
 
 def test_rows_that_are_views_are_read_in_place(forward: ModuleType) -> None:
     case, inputs = inputs_of((20, 20), True, 2, 16, torch.float32)
-    assert not inputs[0].is_contiguous()
-    assert inputs[0].data_ptr() != inputs[1].data_ptr()
-    found = forward.forward_triton(*inputs[:5])
+    q, k, _ = unpacked(None, inputs[0])
+    assert not q.is_contiguous()
+    assert q.data_ptr() != k.data_ptr()
+    found = turned_forward(forward, inputs)
     assert all(one.is_contiguous() for one in found)
     assert_near(found[1], case.forward_truth(inputs)[1], torch.float32)
 
@@ -101,7 +119,7 @@ def test_gradients_may_come_in_any_layout(backward: ModuleType, layout: str) -> 
     order = (1, 0, 2) if layout == "transposed heads" else (2, 0, 1)
     grads = tuple(
         g.permute(order).contiguous().permute([order.index(i) for i in range(3)])
-        for g in inputs[5:]
+        for g in inputs[-3:]
     )
     for found, truth in zip(
         launched(backward, inputs, grads), case.backward_truth(inputs), strict=True
@@ -111,16 +129,16 @@ def test_gradients_may_come_in_any_layout(backward: ModuleType, layout: str) -> 
 
 def test_the_gammas_sums_repeat_bit_for_bit(backward: ModuleType) -> None:
     _, inputs = inputs_of((70, 70), True, 2, 16, torch.bfloat16)
-    first = launched(backward, inputs, inputs[5:])
-    again = launched(backward, inputs, inputs[5:])
+    first = launched(backward, inputs, inputs[-3:])
+    again = launched(backward, inputs, inputs[-3:])
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
 def test_a_nan_stays_in_its_head_and_a_zero_row_stays_zero(forward: ModuleType) -> None:
     _, inputs = inputs_of((4, 4), True, 2, 16, torch.float32)
-    q = inputs[0].clone()
+    q, k, _ = unpacked(None, inputs[0].clone())
     q[0, 1, 3], q[2] = float("nan"), 0.0
-    found, _ = forward.forward_triton(q, *inputs[1:5])
+    found, _ = forward.forward_triton(q, k, *inputs[1:4])
     assert found[0, 1].isnan().all()
     assert torch.isfinite(found[0, 0]).all()
     assert torch.isfinite(found[1:]).all()
