@@ -266,4 +266,6 @@ def _cache_variables(folder: Path, levers: Collection[LeverSetting]) -> dict[str
         "TRITON_CACHE_DIR": str(own / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),
         "CUDA_CACHE_PATH": str(own / "cuda"),
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": str(own / "cute"),
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
     }
