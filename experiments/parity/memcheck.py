@@ -3,7 +3,8 @@
 PyTorch's caching allocator is off, so that an access beyond a tensor is an access beyond an
 allocation, and ``expandable_segments`` is taken out of its configuration, which would report writes
 that are right. A planted stray write must be found first: a sanitizer that cannot see it has no
-power here.
+power here. Of many cases a few are taken (:mod:`experiments.parity.memcheck_choice`), and the check
+says how many.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from experiments.parity import op
 from experiments.parity.bench import Bench
+from experiments.parity.memcheck_choice import chosen
 from experiments.parity.results import empty, failed, not_run
 from experiments.parity_records import CheckResult
 from experiments.tasks import Task
@@ -73,7 +75,8 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
     sanitizer = find_sanitizer()
     if sanitizer is None:
         return not_run(NAME, f"{SANITIZER} has gone")
-    if not op.cases_of(task):
+    cases = op.cases_of(task)
+    if not cases:
         return not_run(NAME, op.NO_CASES)
     variables, stripped = sanitizer_environment(os.environ)
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +84,8 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
         path.write_text(task.model_dump_json())
         control = run_tool(sanitizer, "memcheck", ["--control"], variables)
         reports = [run_tool(sanitizer, tool, [str(path)], variables) for tool in TOOLS]
-    return judge(control, dict(zip(TOOLS, reports, strict=True)), stripped)
+    taken = len(chosen(cases)), len(cases)
+    return judge(control, dict(zip(TOOLS, reports, strict=True)), stripped, taken)
 
 
 def sanitizer_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -148,8 +152,20 @@ def run_tool(
     return Report(done.returncode, done.stdout + done.stderr)
 
 
-def judge(control: Report, reports: Mapping[str, Report], stripped: tuple[str, ...]) -> CheckResult:
-    """No tool may report an error; tools that gave no answer are named and not counted."""
+def judge(
+    control: Report,
+    reports: Mapping[str, Report],
+    stripped: tuple[str, ...],
+    taken: tuple[int, int],
+) -> CheckResult:
+    """No tool may report an error; tools that gave no answer are named and not counted.
+
+    Args:
+        control: the planted stray write under memcheck.
+        reports: what each tool said of the op cases.
+        stripped: variables that were changed for the sanitizer.
+        taken: how many op cases ran under each tool, and how many there are.
+    """
     if not control.errors:
         if control.code == 0:
             return empty(NAME, "no power: the sanitizer did not see a planted stray write")
@@ -158,7 +174,8 @@ def judge(control: Report, reports: Mapping[str, Report], stripped: tuple[str, .
     silent = [f"{t} {one.why_unfinished}" for t, one in reports.items() if one.errors is None]
     detail = "; ".join(
         [
-            f"{', '.join(answered) or 'no tool'} over the op cases, caching allocator off",
+            f"{', '.join(answered) or 'no tool'} over {taken[0]} of {taken[1]} op cases, "
+            "caching allocator off",
             *(f"expandable_segments taken out of {name}" for name in stripped),
             *silent,
         ]
@@ -177,5 +194,9 @@ def judge(control: Report, reports: Mapping[str, Report], stripped: tuple[str, .
         total=len(answered),
         worst="0 errors",
         detail=detail,
-        figures={"planted_errors_found": control.errors},
+        figures={
+            "planted_errors_found": control.errors,
+            "op_cases_taken": taken[0],
+            "op_cases": taken[1],
+        },
     )

@@ -1,4 +1,4 @@
-"""The process under the sanitizer: the candidate's op cases once each, or a planted stray write.
+"""The process under the sanitizer: the chosen op cases, the candidate once each, or a stray write.
 
 Started as ``python -m experiments.parity.memcheck_cases TASK.json`` (or ``--control``).
 """
@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 
 from experiments.parity.memcheck import END
+from experiments.parity.memcheck_choice import chosen
 from experiments.tasks import Task
 
 
 def run_cases(path: Path) -> None:
-    """Run each case's candidate once; truth and reference are not what is under test."""
+    """Run each chosen case's candidate once; truth and reference are not what is under test."""
     import torch
 
     from experiments.parity import op
     from experiments.parity.op_run import poisoned
 
     task = Task.model_validate_json(path.read_text())
-    cases = op.cases_of(task)
-    for case in cases:
+    for case in chosen(op.cases_of(task)):
         poisoned(case, case.candidate, case.inputs(task.seed))
     torch.cuda.synchronize()
     print(END, flush=True)

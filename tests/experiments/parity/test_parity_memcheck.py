@@ -16,6 +16,7 @@ INVALID = "========= Invalid __global__ write of size 4 bytes\n========= ERROR S
 FOUND = Report(88, f"{END}\n{INVALID}")
 NO_DRIVER = Report(1, "========= Error: no device\n")
 LATE = Report(None, "")
+TAKEN = (12, 96)
 
 
 def all_tools(**other: Report) -> dict[str, Report]:
@@ -23,36 +24,38 @@ def all_tools(**other: Report) -> dict[str, Report]:
 
 
 def test_four_clean_tools_and_a_planted_fault_that_was_found_pass() -> None:
-    found = judge(FOUND, all_tools(), ())
+    found = judge(FOUND, all_tools(), (), TAKEN)
     assert (found.status, found.passed, found.total) == ("passed", 4, 4)
+    assert "over 12 of 96 op cases" in found.detail
+    assert (found.figures["op_cases_taken"], found.figures["op_cases"]) == TAKEN
 
 
 def test_an_invalid_write_fails_and_is_quoted() -> None:
-    found = judge(FOUND, all_tools(memcheck=FOUND), ())
+    found = judge(FOUND, all_tools(memcheck=FOUND), (), TAKEN)
     assert (found.status, found.where, found.passed) == ("failed", "memcheck", 3)
     assert "2 errors: Invalid __global__ write" in found.worst
 
 
 def test_errors_count_even_where_the_process_died_of_them() -> None:
     died = Report(88, "========= Invalid __global__ write\n")
-    assert judge(FOUND, all_tools(memcheck=died), ()).status == "failed"
+    assert judge(FOUND, all_tools(memcheck=died), (), TAKEN).status == "failed"
 
 
 def test_a_sanitizer_that_misses_the_planted_fault_has_no_power() -> None:
-    assert judge(CLEAN, all_tools(), ()).status == "empty"
+    assert judge(CLEAN, all_tools(), (), TAKEN).status == "empty"
 
 
 def test_a_sanitizer_that_cannot_start_is_not_a_pass() -> None:
-    found = judge(NO_DRIVER, all_tools(), ())
+    found = judge(NO_DRIVER, all_tools(), (), TAKEN)
     assert found.status == "not-run"
     assert "ended with code 1" in found.detail
 
 
 def test_a_tool_that_is_not_through_is_named_and_not_counted() -> None:
-    found = judge(FOUND, all_tools(racecheck=LATE), ())
+    found = judge(FOUND, all_tools(racecheck=LATE), (), TAKEN)
     assert (found.status, found.total) == ("passed", 3)
     assert "racecheck not through" in found.detail
-    assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, LATE), ()).status == "not-run"
+    assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, LATE), (), TAKEN).status == "not-run"
 
 
 def test_expandable_segments_are_taken_out_and_said() -> None:
@@ -61,7 +64,7 @@ def test_expandable_segments_are_taken_out_and_said() -> None:
     assert variables["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
     assert variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
     assert stripped == ("PYTORCH_CUDA_ALLOC_CONF",)
-    assert "expandable_segments taken out of" in judge(FOUND, all_tools(), stripped).detail
+    assert "expandable_segments taken out of" in judge(FOUND, all_tools(), stripped, TAKEN).detail
     alone, _ = sanitizer_environment({"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
     assert "PYTORCH_ALLOC_CONF" not in alone
 
