@@ -14,7 +14,9 @@ along the summed dimension), which moves 6 bytes an element of bf16.
 Numerics: rounding to E4M3 has a relative error of at most 2^-4 (root mean square 0.026 over a
 uniform mantissa), to E5M2 2^-3 (0.053), so a product is off by 0.037 or 0.059 of its norm, where
 bf16 is off by 0.002. That is no lossless change; the lever claims ``tolerated``, and the curves of
-the loss decide whether a training may use it. Sums that cancel lose more.
+the loss decide whether a training may use it. Sums that cancel lose more: with E4M3 gradients 3 of
+the 52 parameters of the small ``slat_flow`` have gradients 0.080 to 0.089 from fp64, the others
+less. The tolerance of gradients is 0.1, the most that a lever may declare.
 
 Where it does not help: Linears with a side below 1024 on CUDA, which stay as they are; the
 embeddings and the output, which do not pass through the site; devices below compute capability 8.9;
@@ -40,8 +42,10 @@ TOLERANCE = Tolerance(
     reason=(
         "one product of E4M3 operands is off by 0.037 of its norm and one with E5M2 gradients by "
         "0.059, from the formats' 3 and 2 bits of mantissa; the rest is for operands whose largest "
-        "value is far above the others"
+        "value is far above the others; a parameter's gradient collects the errors of all products "
+        "behind it, and where it is a sum that cancels the same error is a larger share of it"
     ),
+    gradient_error=0.1,
 )
 
 PEAK_MEMORY_MARGIN = 0.01

@@ -86,11 +86,9 @@ def _policy(policy: object) -> Iterator[str]:
     tolerance = policy.tolerance
     if tolerance is not None and not tolerance.reason.strip():
         yield "the tolerance gives no reason"
-    if tolerance is not None and not 0 < tolerance.relative_error <= LARGEST_TOLERANCE:
-        yield (
-            f"a tolerance of {tolerance.relative_error:g} accepts anything; "
-            f"at most {LARGEST_TOLERANCE:g}"
-        )
+    for error in () if tolerance is None else (tolerance.relative_error, tolerance.gradient_error):
+        if error is not None and not 0 < error <= LARGEST_TOLERANCE:
+            yield f"a tolerance of {error:g} accepts anything; at most {LARGEST_TOLERANCE:g}"
     for name, value in _margins(policy):
         if not 0 < value < 1:
             yield f"{name} = {value:g} is no log ratio between 0 and 1"

@@ -75,10 +75,18 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest relative error (L2, against fp64) that a ``tolerated`` lever may show, and why."""
+    """Largest relative error (L2, against fp64) that a ``tolerated`` lever may show, and why.
+
+    Attributes:
+        relative_error: of one call of the changed operation.
+        reason: where that error comes from.
+        gradient_error: of a parameter's gradient after the whole backward, through which the errors
+            of many calls pass; None where gradients are held to the lossless bounds.
+    """
 
     relative_error: float
     reason: str
+    gradient_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

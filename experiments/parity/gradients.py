@@ -2,7 +2,8 @@
 
 The measured process states the errors; here they are held against the lossless bounds: norm error
 at most 1.05 and 99th-percentile row error at most 1.25 of the reference's, or below what rounding
-to the working precision does anyway.
+to the working precision does anyway. A lever that claims ``tolerated`` may instead stay below the
+error of a gradient that its policy states.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from experiments.parity.bench import Arms, Bench
 from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio
 from experiments.tasks import Gradient
 from experiments.values import Scalar, digest_of
+from levers.policy import GatingPolicy, ParityClass
 
 BF16_WORK = 2.0**-12
 """Median relative error of the reference above which the work is done in bf16: fp32 work stays
@@ -33,7 +35,11 @@ REDRAWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the gradients showed. ``fault`` is the reference's; ``bits``: all digests are equal."""
+    """What the gradients showed.
+
+    ``fault`` is the reference's; ``bits``: all digests are equal; ``tolerated``: parameters that
+    passed by the policy's tolerance alone.
+    """
 
     passed: int = 0
     total: int = 0
@@ -41,6 +47,7 @@ class Verdict:
     where: str = ""
     detail: str = ""
     bits: bool = True
+    tolerated: int = 0
     fault: Literal["", "not-finite"] = ""
     digest: str = ""
     figures: Mapping[str, Scalar] = field(default_factory=dict)
@@ -66,10 +73,12 @@ class Pair:
         """The same for the 99th percentile of the row errors."""
         return ratio(self.candidate_row, self.reference_row)
 
-    def inside(self, floor: float) -> bool:
-        """Whether the bounds hold; a candidate that is not finite is never inside."""
+    def inside(self, floor: float, tolerance: float | None = None) -> bool:
+        """Whether the bounds or the tolerance hold; a candidate must be finite to be inside."""
         if not (math.isfinite(self.candidate) and math.isfinite(self.candidate_row)):
             return False
+        if tolerance is not None and self.candidate <= tolerance:
+            return True
         norm = self.norm_ratio <= NORM_RATIO or self.candidate <= floor
         row = self.row_ratio <= ROW_RATIO or self.candidate_row <= 2 * floor
         return norm and row
@@ -90,28 +99,40 @@ def compare(bench: Bench, arms: Arms) -> Verdict:
     """
     reference = _ask(bench, "ref", arms)
     candidate = _ask(bench, "cand", arms)
-    first = judge([reference], [candidate])
+    tolerance = tolerance_of(bench.spec.policy)
+    first = judge([reference], [candidate], tolerance=tolerance)
     if first.passed == first.total or first.fault or not _comparable(reference, candidate):
         return first
-    suspects = outside([reference], [candidate])
+    suspects = outside([reference], [candidate], tolerance)
     steps = range(1, 1 + REDRAWS)
     fresh = judge(
         [_ask(bench, "ref", arms, seed_step=step) for step in steps],
         [_ask(bench, "cand", arms, seed_step=step) for step in steps],
         only=suspects,
+        tolerance=tolerance,
     )
-    return fresh if fresh.passed < fresh.total else first_after(first, fresh)
+    return fresh if fresh.passed < fresh.total else first_after(first, fresh, tolerance)
 
 
-def first_after(first: Verdict, fresh: Verdict) -> Verdict:
+def tolerance_of(policy: GatingPolicy) -> float | None:
+    """Largest relative error of a gradient; None for a lever that claims more than tolerated."""
+    if policy.claims is not ParityClass.TOLERATED or policy.tolerance is None:
+        return None
+    return policy.tolerance.gradient_error
+
+
+def first_after(first: Verdict, fresh: Verdict, tolerance: float | None) -> Verdict:
     """The first draw's verdict, cleared by fresh draws."""
+    redrawn = f"{fresh.total} parameters above their bounds were decided on {REDRAWS} fresh seeds"
+    tolerated = first.tolerated + fresh.tolerated
     return Verdict(
         passed=first.total,
         total=first.total,
         worst=fresh.worst,
         where=fresh.where,
-        detail=f"{fresh.total} parameters above their bounds were decided on {REDRAWS} fresh seeds",
+        detail="; ".join(filter(None, (redrawn, _say_tolerated(tolerated, tolerance)))),
         bits=False,
+        tolerated=tolerated,
         digest=first.digest,
         figures={**first.figures, "parameters_redrawn": fresh.total},
     )
@@ -129,20 +150,23 @@ def _comparable(reference: Sequence[Gradient], candidate: Sequence[Gradient]) ->
 
 
 def outside(
-    references: Sequence[Sequence[Gradient]], candidates: Sequence[Sequence[Gradient]]
+    references: Sequence[Sequence[Gradient]],
+    candidates: Sequence[Sequence[Gradient]],
+    tolerance: float | None = None,
 ) -> frozenset[str]:
-    """The parameters above their bounds."""
+    """The parameters above their bounds and above the tolerance."""
     pairs = _pairs(references, candidates)
     floor = _floor(pairs)
-    return frozenset(pair.parameter for pair in pairs if not pair.inside(floor))
+    return frozenset(pair.parameter for pair in pairs if not pair.inside(floor, tolerance))
 
 
 def judge(
     references: Sequence[Sequence[Gradient]],
     candidates: Sequence[Sequence[Gradient]],
     only: frozenset[str] | None = None,
+    tolerance: float | None = None,
 ) -> Verdict:
-    """Hold each parameter's pooled error against the reference's."""
+    """Hold each parameter's pooled error against the reference's, or against the tolerance."""
     if not references[0] and not candidates[0]:
         return Verdict(detail="no gradients are stated")
     if not _comparable(references[0], candidates[0]):
@@ -157,17 +181,26 @@ def judge(
         return Verdict(0, len(every), what, bad[0].parameter, fault="not-finite", bits=False)
     floor = _floor(every)
     pairs = [one for one in every if only is None or one.parameter in only]
-    passed = [one for one in pairs if one.inside(floor)]
-    worst = max(pairs, key=lambda one: (not one.inside(floor), one.norm_ratio))
+    passed = [one for one in pairs if one.inside(floor, tolerance)]
+    tolerated = sum(not one.inside(floor) for one in passed)
+    worst = max(pairs, key=lambda one: (not one.inside(floor, tolerance), one.norm_ratio))
     return Verdict(
         passed=len(passed),
         total=len(pairs),
         worst=worst.describe(),
         where=worst.parameter,
+        detail=_say_tolerated(tolerated, tolerance),
+        tolerated=tolerated,
         bits=_digests(references[0]) == _digests(candidates[0]),
         digest=digest_of(str(_digests(candidates[0]))),
         figures=_figures(pairs, worst),
     )
+
+
+def _say_tolerated(count: int, tolerance: float | None) -> str:
+    if not count:
+        return ""
+    return f"{count} gradients above the lossless bounds, inside the stated tolerance {tolerance:g}"
 
 
 def _pairs(

@@ -5,7 +5,8 @@ same sums in another order); where it leaves that band, each arm's curve is held
 curve in fp64, since a better gradient moves the curve too, towards it. The gradients are held
 against fp64 truth, each arm by itself: a better sum may move a gradient by tens of percent and is
 lossless all the same. A parameter that exceeds its bounds is decided on fresh seeds, since the
-ratio of two small errors scatters.
+ratio of two small errors scatters. A lever of the class ``tolerated`` states an error of its own
+for gradients; its curve is held as any other.
 """
 
 from __future__ import annotations
@@ -218,7 +219,6 @@ def judge(name: str, curve: Curve, parameters: Verdict) -> CheckResult:
     if wrong:
         fault = failed(name, wrong, where, (min(passed, total - 1), total), detail)
         return fault.model_copy(update={"curves": curve.curves})
-    bits = curve.equal and curve.steady and parameters.bits
     return CheckResult(
         name=name,
         status="passed",
@@ -227,11 +227,19 @@ def judge(name: str, curve: Curve, parameters: Verdict) -> CheckResult:
         worst=parameters.worst or curve.describe(),
         where=parameters.where,
         detail=detail,
-        strongest=ParityClass.BYTE_EXACT if bits else ParityClass.LOSSLESS,
+        strongest=_strongest(curve, parameters),
         figures=_figures(curve, parameters),
         curves=curve.curves,
         digest=digest_of(repr((curve.last, parameters.digest))),
     )
+
+
+def _strongest(curve: Curve, parameters: Verdict) -> ParityClass:
+    """The class that curve and gradients allow."""
+    if parameters.tolerated:
+        return ParityClass.TOLERATED
+    bits = curve.equal and curve.steady and parameters.bits
+    return ParityClass.BYTE_EXACT if bits else ParityClass.LOSSLESS
 
 
 def _say(curve: Curve) -> str:

@@ -150,6 +150,12 @@ def test_a_broken_lever_that_is_asked_for_says_why(folder: Add) -> None:
             'c*",), claims=ParityClass.TOLERATED, tolerance=Tolerance(1.0, "it is fp8")',
             "accepts anything",
         ),
+        (
+            'c*",)',
+            'c*",), claims=ParityClass.TOLERATED, '
+            'tolerance=Tolerance(0.05, "it is fp8", gradient_error=0.2)',
+            "a tolerance of 0.2 accepts anything",
+        ),
     ],
 )
 def test_what_is_no_acceptable_lever_is_broken_with_the_reason(

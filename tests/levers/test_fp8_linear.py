@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from experiments.parity.gradients import tolerance_of
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
 from experiments.workloads.base import DeviceFacts
@@ -33,6 +34,7 @@ def test_it_is_acceptable_as_a_lever_that_claims_tolerated() -> None:
     policy = LEVER.policy(SampleFacts("cuda", "slat_flow"))
     assert policy.claims is ParityClass.TOLERATED
     assert policy.tolerance is TOLERANCE
+    assert tolerance_of(policy) == 0.1
     assert policy.guard_for("memory/peak_bytes") is not None
 
 
