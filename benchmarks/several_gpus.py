@@ -5,8 +5,9 @@
 
 One process for each GPU: DDP and ZeRO-1 around AdamW, bf16 autocast, every rank with its own
 samples. Each figure is one fresh group of processes with the named levers on in it. The largest
-batch at 0.75 of the device comes from a closed form and is then run. A lever that fails on one rank
-shows that it is named and that nothing is left running. At the end ``levergate ab`` decides the
+batch at 0.75 of the device comes from the line through the peaks that were measured (from a closed
+form where there are not two) and is then run. A lever that fails on one rank shows that it is named
+and that nothing is left running. At the end ``levergate ab`` decides the
 whole set of levers against the reference on all GPUs.
 
 ``OUT/several_gpus.json`` holds what is known after each step; the same call goes on from there, and
@@ -32,13 +33,14 @@ import psutil
 
 from benchmarks import failing_rank, whole_stack
 from benchmarks.several_gpus_steps import (
+    CLOSED_FORM,
     HEAD,
     PUBLIC,
     REHEARSAL,
     Point,
-    largest_batch,
     line,
     measured,
+    memory_of,
     row_of,
     visible,
 )
@@ -128,11 +130,15 @@ def expected_s(book: Book, point: Point, options: argparse.Namespace) -> float:
 
 
 def take_largest(book: Book, workload: str, options: argparse.Namespace) -> bool:
-    """The largest batch by the closed form, run; False where the time does not reach."""
+    """The largest batch for the target share, run; False where the time does not reach."""
     device = find_device(options.device, visible=visible(), ranks=options.ranks)
     eight = Point(workload, options.ranks, 8, steps_of(options, workload)).config(device)
     room = device.facts.memory_bytes if device.is_cuda else options.rehearsed_bytes
-    bs = max(1, largest_batch(eight, options.ranks, room))
+    known = [
+        one for one in book.rows() if (one["workload"], one["ranks"]) == (workload, options.ranks)
+    ]
+    memory = memory_of(eight, options.ranks, known)
+    bs = memory.largest_batch(room)
     row = take(book, Point(workload, options.ranks, bs, steps_of(options, workload)), options)
     if row is None:
         return False
@@ -143,7 +149,8 @@ def take_largest(book: Book, workload: str, options: argparse.Namespace) -> bool
             "bs": bs,
             "device_bytes": room,
             "target_share": TARGET_SHARE,
-            "expected_share": row["expected_bytes"] / room,
+            "source": memory.source,
+            "expected_share": memory.peak_bytes(bs) / room,
             "measured_share": None if peak is None else peak / room,
             "failure": row["failure"],
         },
@@ -235,8 +242,9 @@ def report(book: Book) -> str:
             seen = one["measured_share"]
             shown = "not measured" if seen is None else f"measured {100 * seen:.1f} %"
             lines.append(
-                f"{name}: {one['bs']} a GPU by the closed form, {100 * one['expected_share']:.1f} "
-                f"% of the device; {shown}, target {100 * one['target_share']:.0f} %"
+                f"{name}: {one['bs']} a GPU by {one.get('source', CLOSED_FORM)}, "
+                f"{100 * one['expected_share']:.1f} % of the device; {shown}, "
+                f"target {100 * one['target_share']:.0f} %"
             )
     return "\n".join(lines)
 

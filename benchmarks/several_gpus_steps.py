@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,10 +125,41 @@ def fixed_bytes(config: FlowConfig, ranks: int) -> float:
     return unsharded_bytes(config) - moments + moments / ranks
 
 
-def largest_batch(config: FlowConfig, ranks: int, device_bytes: int) -> int:
-    """Samples for each rank that fit in the target share of the device."""
+@dataclass(frozen=True)
+class Memory:
+    """How the peak of a step grows with the batch, and where that is known from."""
+
+    fixed_bytes: float
+    sample_bytes: float
+    source: str
+
+    def peak_bytes(self, bs: int) -> float:
+        return self.fixed_bytes + bs * self.sample_bytes
+
+    def largest_batch(self, device_bytes: int) -> int:
+        """Samples for each rank that fit in the target share of the device; at least one."""
+        return max(1, int((TARGET_SHARE * device_bytes - self.fixed_bytes) / self.sample_bytes))
+
+
+CLOSED_FORM = "the closed form of the original step"
+
+
+def memory_of(config: FlowConfig, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Memory:
+    """The straight line through what was measured on so many ranks at two batches or more.
+
+    Peaks are linear in tokens, and levers change both numbers of the line. With fewer points, or
+    peaks that do not grow (the memory of a CPU's process), there is only the closed form, which is
+    fitted to the original step without levers.
+    """
+    peaks = {one["bs"]: one["values"]["memory/peak_bytes"] for one in rows if one.get("values")}
+    if len(peaks) > 1:
+        fitted = statistics.linear_regression(list(peaks), list(peaks.values()))
+        if fitted.slope > 0:
+            batches = ", ".join(map(str, sorted(peaks)))
+            source = f"the line through the peaks measured at bs {batches}"
+            return Memory(fitted.intercept, fitted.slope, source)
     sample = activation_bytes(config, config.lengths) / len(config.lengths)
-    return int((TARGET_SHARE * device_bytes - fixed_bytes(config, ranks)) / sample)
+    return Memory(fixed_bytes(config, ranks), sample, CLOSED_FORM)
 
 
 def row_of(point: Point, device: Device, result: TaskResult, wall_s: float) -> dict[str, Any]:

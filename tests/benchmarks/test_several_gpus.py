@@ -7,12 +7,13 @@ import pytest
 
 from benchmarks import failing_rank, several_gpus, whole_stack
 from benchmarks.several_gpus_steps import (
+    CLOSED_FORM,
     PUBLIC,
     Point,
     efficiency,
     expected_bytes,
     fixed_bytes,
-    largest_batch,
+    memory_of,
     row_of,
 )
 from experiments.environment import Device
@@ -22,6 +23,8 @@ from levers import catalog
 from levers.base import Site
 from levers.errors import UsageError
 
+RECORD = Path(__file__).resolve().parents[2] / "docs/results/h200x2/several_gpus.json"
+RECORDED = json.loads(RECORD.read_text())
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 141 << 30), "GPU-a")
 
 
@@ -36,17 +39,83 @@ def row(ranks: int, step_ms: float, bs: int = 8) -> dict[str, object]:
     return row_of(point(ranks, bs), H200, TaskResult(measurement=measured), 1.0)
 
 
+def peak(bs: int, gigabytes: float) -> dict[str, object]:
+    return {"bs": bs, "values": {"memory/peak_bytes": gigabytes * 1e9}}
+
+
 def test_more_ranks_hold_fewer_moments_each() -> None:
     config = point().config(H200)
     saved = fixed_bytes(config, 1) - fixed_bytes(config, 8)
     assert saved == pytest.approx(config.parameter_count * 8 * 7 / 8)
 
 
-def test_the_largest_batch_fits_the_target_and_one_more_does_not() -> None:
+def test_without_measured_peaks_the_largest_batch_is_that_of_the_closed_form() -> None:
     room = H200.facts.memory_bytes
-    found = largest_batch(point().config(H200), 8, room)
+    memory = memory_of(point().config(H200), 8, [peak(2, 34.3)])
+    found = memory.largest_batch(room)
+    assert memory.source == CLOSED_FORM
+    assert memory.peak_bytes(found) == pytest.approx(
+        expected_bytes(point(bs=found).config(H200), 8)
+    )
     assert expected_bytes(point(bs=found).config(H200), 8) <= 0.75 * room
     assert expected_bytes(point(bs=found + 1).config(H200), 8) > 0.75 * room
+
+
+def test_from_two_measured_peaks_on_the_largest_batch_lies_on_their_line() -> None:
+    config, rows = point().config(H200), [peak(2, 30.0), peak(8, 90.0)]
+    memory = memory_of(config, 8, rows)
+    assert (memory.fixed_bytes, memory.sample_bytes) == pytest.approx((10e9, 10e9))
+    assert memory.largest_batch(int(120e9)) == 8
+    assert memory.largest_batch(int(134e9)) == 9
+    assert memory.largest_batch(int(1e9)) == 1
+    assert "bs 2, 8" in memory.source
+    failed = row_of(point(bs=12), H200, TaskResult(failure="out-of-memory", message="no"), 1.0)
+    assert memory_of(config, 8, [*rows, failed]) == memory
+    assert memory_of(config, 8, [peak(2, 30.0), peak(2, 31.0)]).source == CLOSED_FORM
+    assert memory_of(config, 8, [peak(2, 30.0), peak(4, 30.0)]).source == CLOSED_FORM
+
+
+def test_the_recorded_peaks_of_two_gpus_lie_on_one_line() -> None:
+    rows = [
+        one
+        for name, one in RECORDED.items()
+        if name.startswith("step slat_flow ranks=2 ") and one["bs"] in (2, 4, 8)
+    ]
+    room = RECORDED["device"]["memory_bytes"]
+    memory = memory_of(point(2).config(H200), 2, rows)
+    seven = RECORDED["step slat_flow ranks=2 bs=7"]["values"]["memory/peak_bytes"]
+    assert memory.peak_bytes(7) == pytest.approx(seven, rel=0.005)
+    found = memory.largest_batch(room)
+    assert found > 7
+    assert memory.peak_bytes(found) <= 0.75 * room < memory.peak_bytes(found + 1)
+
+
+def test_the_largest_batch_is_run_and_said_with_its_share_and_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = several_gpus.parsed(["--rehearse", "--out", str(tmp_path), "--ranks", "2"])
+    options.rehearsed_bytes = 1000
+    book = several_gpus.Book.open(tmp_path, 60)
+    for ranks, bs, peak_bytes in ((2, 2, 300), (2, 4, 500), (1, 8, 1)):
+        name = f"step slat_flow ranks={ranks} bs={bs}"
+        values = {"memory/peak_bytes": float(peak_bytes)}
+        known = {"workload": "slat_flow", "ranks": ranks, "bs": bs, "values": values}
+        book.write(name, known)
+    asked = []
+
+    def taken(_: object, one: Point, __: object) -> dict[str, object]:
+        asked.append((one.ranks, one.bs))
+        return {"values": {"memory/peak_bytes": 740.0}, "failure": None}
+
+    monkeypatch.setattr(several_gpus, "take", taken)
+    assert several_gpus.take_largest(book, "slat_flow", options)
+    assert asked == [(2, 6)]
+    found = book.found["largest slat_flow"]
+    assert (found["expected_share"], found["measured_share"]) == pytest.approx((0.7, 0.74))
+    only = several_gpus.Book(tmp_path / "x.json", 0.0, {"largest slat_flow": found})
+    said = several_gpus.report(only)
+    assert "6 a GPU by the line through the peaks measured at bs 2, 4, 70.0 %" in said
+    assert "measured 74.0 %, target 75 %" in said
 
 
 def test_scaling_compares_the_same_batch_on_one_gpu() -> None:
