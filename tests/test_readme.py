@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -23,7 +25,12 @@ from levers import catalog as levers
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BUNDLES = sorted(ROOT.glob("docs/results/*/*.json"))
+RESULTS = {
+    path: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(ROOT.glob("docs/results/*/*.json"))
+}
+BUNDLES = [path for path, read in RESULTS.items() if read.get("format") == bundles.FORMAT]
+TIMES = ROOT / "docs/results/cpu/readme_command.json"
 SHOWN = ROOT / "docs/results/cpu/fa2_nsplits_cap-decode.json"
 GROUP = typer.main.get_command(cli.application())
 
@@ -157,13 +164,53 @@ def test_the_row_of_a_result_holds_the_figures_of_its_bundle(path: Path) -> None
     record = bundles.read_bundle(path)
     shown = view(record)
     facts = dict(shown.facts)
-    assert [cell.strip() for cell in row.split("|")[1:6]] == [
-        f"`{shown.title}`",
-        f"{record.spec.workload} on {record.environment.device_kind}",
-        shown.label,
+    title, measured, verdict, *others = [cell.strip() for cell in row.split("|")[1:6]]
+    assert title == f"`{shown.title}`"
+    assert re.fullmatch(
+        rf"{record.spec.workload}( .+,)? on {record.environment.device_kind}", measured
+    )
+    assert record.decision is not None
+    assert verdict in (shown.label, f"{shown.label} ({record.decision.reason})")
+    assert others == [
         facts["effect"].replace("; ", "<br>"),
         facts["pairs used"].split()[0],
     ]
+
+
+def test_the_seconds_of_the_command_are_those_of_the_runs_on_record() -> None:
+    runs = RESULTS[TIMES]["runs"]
+    assert [one["outcome"] for one in runs] == ["default-ON"] * 10
+    limit = RESULTS[TIMES]["limit_s"]
+    seconds = sorted(round(one["seconds"]) for one in runs)
+    within, over = [s for s in seconds if s <= limit], [s for s in seconds if s > limit]
+    assert len(within) == 8
+    said = f"eight within {limit:.0f} s ({within[0]} to {within[-1]} s), two longer "
+    assert f"ten of ten default-ON: {said}({over[0]} and {over[1]} s)" in README
+
+
+def test_every_built_in_lever_and_workload_is_named() -> None:
+    (line,) = [line for line in README.splitlines() if line.startswith("Workloads: ")]
+    own = {one.removesuffix(":LEVER").rpartition(".")[2] for one in levers.BUILT_IN}
+    named = re.findall(r"`(\w+)`", line)
+    assert sorted(named) == sorted({*own, *workloads.known()})
+
+
+def test_every_benchmark_that_is_named_explains_itself() -> None:
+    named = set(re.findall(r"`python -m (benchmarks\.\w+)`", README))
+    assert named == {"benchmarks.several_gpus"}
+    for module in named:
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.startswith("usage: ")
+
+
+def test_it_stays_short() -> None:
+    assert len(README.splitlines()) <= 200
 
 
 def test_every_link_to_a_file_leads_to_one() -> None:
