@@ -111,7 +111,7 @@ def compare(bench: Bench, arms: Arms) -> Verdict:
         only=suspects,
         tolerance=tolerance,
     )
-    return fresh if fresh.passed < fresh.total else first_after(first, fresh, tolerance)
+    return fresh if fresh.passed < fresh.total else first_after(first, fresh)
 
 
 def tolerance_of(policy: GatingPolicy) -> float | None:
@@ -121,18 +121,17 @@ def tolerance_of(policy: GatingPolicy) -> float | None:
     return policy.tolerance.gradient_error
 
 
-def first_after(first: Verdict, fresh: Verdict, tolerance: float | None) -> Verdict:
+def first_after(first: Verdict, fresh: Verdict) -> Verdict:
     """The first draw's verdict, cleared by fresh draws."""
     redrawn = f"{fresh.total} parameters above their bounds were decided on {REDRAWS} fresh seeds"
-    tolerated = first.tolerated + fresh.tolerated
     return Verdict(
         passed=first.total,
         total=first.total,
         worst=fresh.worst,
         where=fresh.where,
-        detail="; ".join(filter(None, (redrawn, _say_tolerated(tolerated, tolerance)))),
+        detail="; ".join(filter(None, (first.detail, redrawn, fresh.detail))),
         bits=False,
-        tolerated=tolerated,
+        tolerated=first.tolerated + fresh.tolerated,
         digest=first.digest,
         figures={**first.figures, "parameters_redrawn": fresh.total},
     )
@@ -182,7 +181,7 @@ def judge(
     floor = _floor(every)
     pairs = [one for one in every if only is None or one.parameter in only]
     passed = [one for one in pairs if one.inside(floor, tolerance)]
-    tolerated = sum(not one.inside(floor) for one in passed)
+    tolerated = [one for one in passed if not one.inside(floor)]
     worst = max(pairs, key=lambda one: (not one.inside(floor, tolerance), one.norm_ratio))
     return Verdict(
         passed=len(passed),
@@ -190,17 +189,21 @@ def judge(
         worst=worst.describe(),
         where=worst.parameter,
         detail=_say_tolerated(tolerated, tolerance),
-        tolerated=tolerated,
+        tolerated=len(tolerated),
         bits=_digests(references[0]) == _digests(candidates[0]),
         digest=digest_of(str(_digests(candidates[0]))),
         figures=_figures(pairs, worst),
     )
 
 
-def _say_tolerated(count: int, tolerance: float | None) -> str:
-    if not count:
+def _say_tolerated(tolerated: Sequence[Pair], tolerance: float | None) -> str:
+    if not tolerated:
         return ""
-    return f"{count} gradients above the lossless bounds, inside the stated tolerance {tolerance:g}"
+    largest = max(tolerated, key=lambda one: one.candidate)
+    return (
+        f"above the lossless bounds, inside the stated tolerance {tolerance:g}: "
+        f"{len(tolerated)} gradients, the largest {largest.candidate:.2g} at {largest.parameter}"
+    )
 
 
 def _pairs(
