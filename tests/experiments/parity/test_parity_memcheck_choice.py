@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.whole_stack import together
 from experiments.parity import memcheck, op
 from experiments.parity.memcheck import END, Report
 from experiments.parity.memcheck_choice import MOST_CASES, chosen
@@ -54,6 +55,17 @@ def test_each_member_of_a_set_of_levers_gives_its_own_twelve() -> None:
     assert [name for name in found if name.startswith(second)] == [f"{second}{k}" for k in range(5)]
     mine = [name for name in found if name.startswith(first)]
     assert (len(mine), mine[0], mine[-1]) == (MOST_CASES, f"{first}0", f"{first}39")
+
+
+def test_the_members_of_a_whole_stack_are_told_apart() -> None:
+    members = ("fused_modulate", "segment_sum_broadcast")
+    stated = together(*(f"{name}=on" for name in members)).op_cases("on", "cpu")
+    taken = names(chosen(stated))
+    for member in members:
+        its = [name for name in names(stated) if name.startswith(f"{member}: ")]
+        mine = [name for name in taken if name.startswith(f"{member}: ")]
+        assert len(mine) == min(len(its), MOST_CASES)
+        assert (mine[0], mine[-1]) == (its[0], its[-1])
 
 
 def test_a_colon_in_the_names_of_one_levers_cases_raises_no_bound() -> None:
