@@ -30,6 +30,9 @@ from levers.base import engaged
 SHOWN = 45
 """Kernels of the profile, the longest first."""
 
+IDLE_SHOWN = 15
+"""Pairs of neighbouring kernels between which most time passes."""
+
 
 def settings(text: str) -> list[tuple[str, str]]:
     """``a=on,b=fa4`` as pairs."""
@@ -52,15 +55,14 @@ def line(values: dict[str, float]) -> str:
     )
 
 
-def kernels(session: Any, steps: int = 2) -> list[dict[str, Any]]:
-    """Device microseconds a step of each kernel, the longest first."""
-    activities = [ProfilerActivity.CPU]
-    if session.device.startswith("cuda"):
-        activities = [ProfilerActivity.CUDA]
+def profiled(session: Any, steps: int = 2) -> dict[str, Any]:
+    """Device microseconds a step of each kernel, and the largest times without any kernel."""
+    on_cuda = session.device.startswith("cuda")
+    activities = [ProfilerActivity.CUDA if on_cuda else ProfilerActivity.CPU]
     with profile(activities=activities, acc_events=True) as seen:
         for _ in range(steps):
             session.step().run()
-        if session.device.startswith("cuda"):
+        if on_cuda:
             torch.cuda.synchronize()
     rows = [
         {
@@ -69,8 +71,39 @@ def kernels(session: Any, steps: int = 2) -> list[dict[str, Any]]:
             "calls": one.count / steps,
         }
         for one in seen.key_averages()
+        if not on_cuda or one.device_type == torch.autograd.DeviceType.CUDA
     ]
-    return sorted(rows, key=lambda row: -row["us"])
+    found: dict[str, Any] = {"kernels": sorted(rows, key=lambda row: -row["us"])}
+    return found | (idle(seen, steps) if on_cuda else {})
+
+
+def idle(seen: Any, steps: int) -> dict[str, Any]:
+    """The time between kernels: its sum a step, by length, and after which kernels most is lost."""
+    spans = sorted(
+        (one.time_range.start, one.time_range.end, one.name)
+        for one in seen.events()
+        if one.device_type == torch.autograd.DeviceType.CUDA
+    )
+    gaps: list[tuple[float, str, str]] = []
+    end, last = spans[0][0], ""
+    for start, stop, name in spans:
+        if start > end:
+            gaps.append((start - end, last[:60], name[:60]))
+        if stop > end:
+            end, last = stop, name
+    lengths = ((0, 2), (2, 5), (5, 20), (20, 100), (100, float("inf")))
+    by_pair: dict[tuple[str, str], float] = {}
+    for gap, before, after in gaps:
+        by_pair[before, after] = by_pair.get((before, after), 0.0) + gap / steps
+    longest = sorted(by_pair.items(), key=lambda item: -item[1])[:IDLE_SHOWN]
+    return {
+        "idle_us": sum(gap for gap, _, _ in gaps) / steps,
+        "idle_us_by_length": {
+            f"{low} to {high} us": sum(gap for gap, _, _ in gaps if low <= gap < high) / steps
+            for low, high in lengths
+        },
+        "idle_between": [{"after": a, "before": b, "us": us} for (a, b), us in longest],
+    }
 
 
 def main() -> int:
@@ -98,7 +131,7 @@ def main() -> int:
             values = measured(session)
             row: dict[str, Any] = {"levers": asked.levers.split(",")[:count], "values": values}
             if count == counts[-1]:
-                row["kernels"] = kernels(session)
+                row |= profiled(session)
         rows.append(row)
         last = added[count - 1][0] if count else "nothing"
         print(f"{last:26}{line(values)}", flush=True)
@@ -113,6 +146,8 @@ def main() -> int:
         print(
             f"{one['us']:12.0f} {one['us'] / total:6.1%} {one['calls']:6.0f}  {one['kernel'][:120]}"
         )
+    for name in ("idle_us", "idle_us_by_length", "idle_between"):
+        print(name, json.dumps(rows[-1].get(name), indent=1))
     return 0
 
 

@@ -29,8 +29,8 @@ from levers.kernels.qk_norm_rope_tile_triton import (
     store_pairs,
 )
 
-ROWS, TILES, WARPS = 16, 8, 8
-"""A program walks 8 tiles of 16 x 128 over 256 threads, of one head: a thread loads 16 bytes of an
+ROWS, TILES, WARPS = 16, 8, 4
+"""A program walks 8 tiles of 16 x 128 over 128 threads, of one head: a thread loads 32 bytes of an
 operand and keeps its part of the gammas' sums in registers, so that nothing crosses warps before
 the end. A head's phases come from the L2 cache (10 MB for all rows)."""
 
