@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from experiments import pipeline, stack_reports, stack_run, stack_store, stack_tracking
 from experiments.files import write_atomically
+from experiments.home import Home
 from experiments.registry import Registry
-from experiments.requests import Listener
+from experiments.requests import ImportRow, Listener
 from experiments.stack_records import StackRecord
 from experiments.stack_requests import StackRequest
+from levers.errors import UsageError
 
 
 def stack(request: StackRequest, listener: Listener) -> StackRecord:
@@ -23,19 +26,54 @@ def stack(request: StackRequest, listener: Listener) -> StackRecord:
     where = pipeline.home()
     with Registry.open(where.registry) as registry:
         record = stack_run.run(request, where, registry, listener)
+    listener.on_stage("save", "record, bundle and MLflow")
+    problem = _reported(record, where)
+    if problem:
+        listener.on_warning(problem)
+    return record
+
+
+def _reported(record: StackRecord, where: Home) -> str:
+    """Write a stack's Markdown and page and mirror it; says what MLflow lacks, if anything."""
     folder = stack_store.find(where, record.stack_id)
     text = stack_reports.markdown(record)
     files = stack_reports.files(record)
     write_atomically(folder / "stack.md", text)
     write_atomically(folder / "report.html", stack_reports.page(record))
-    listener.on_stage("save", "record, bundle and MLflow")
     uri = os.environ.get(pipeline.TRACKING_VARIABLE)
     problem = stack_tracking.mirror(record, files, text, where.root, uri)
-    if problem:
-        listener.on_warning(
-            f"MLflow does not hold this stack ({problem}); its bundle is in {folder}"
+    if not problem:
+        return ""
+    return f"MLflow does not hold this stack ({problem}); its bundle is in {folder}"
+
+
+def export(stack_id: str, path: Path) -> Path:
+    """Write a stack's bundle to a file or into a folder.
+
+    Raises:
+        UnknownName: there is no such stack.
+        UsageError: it has no last word yet.
+        StoreError: it cannot be written.
+    """
+    record = show(stack_id)
+    if record.status == "interrupted":
+        raise UsageError(
+            f"stack {record.stack_id} was interrupted, and is no evidence yet",
+            cure=f"levergate stack {record.spec.workload} --resume {record.stack_id}",
         )
-    return record
+    return stack_store.export(record, path)
+
+
+def import_bundle(path: Path) -> tuple[ImportRow, str]:
+    """Take in a stack's bundle; says what MLflow lacks, if anything.
+
+    Raises:
+        StoreError: the bundle cannot be used, or another record of that stack is here.
+    """
+    where = pipeline.home()
+    record, new = stack_store.take_in(where, path)
+    problem = _reported(record, where) if new else ""
+    return ImportRow(str(path), record.stack_id, new), problem
 
 
 def show(stack_id: str) -> StackRecord:

@@ -94,13 +94,29 @@ def _figure(
         raise UnknownName("row", row, rows)
     if axis not in (*axes, GAIN):
         raise UnknownName("axis", axis, (*axes, GAIN))
-    at = dict(word.split("=", 1) for word in words[2:] if "=" in word)
+    stray = [word for word in words[2:] if "=" not in word]
+    if stray:
+        raise UsageError(
+            f"--published {text!r}: {stray[0]!r} says nothing",
+            cure="write PARAMETER=VALUE, such as bs=8",
+        )
+    at = dict(word.split("=", 1) for word in words[2:])
     _refuse_figure(text, at, parameters)
+    number = _number(text, value)
+    return Published(after="" if row == FIRST_ROW else row, axis=axis, value=number, at=at)
+
+
+def _number(text: str, value: str) -> float:
+    """A figure that can be put in a ratio."""
     try:
         number = float(value)
-    except ValueError as error:
-        raise UsageError(f"--published {text!r}: {value!r} is no number") from error
-    return Published(after="" if row == FIRST_ROW else row, axis=axis, value=number, at=at)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise UsageError(
+            f"--published {text!r}: {value!r} is no figure", cure="give a number above 0"
+        )
+    return number
 
 
 def _refuse_figure(text: str, at: Mapping[str, str], parameters: Mapping[str, Scalar]) -> None:

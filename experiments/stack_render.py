@@ -12,6 +12,12 @@ from experiments.profiling_records import Profile
 from experiments.stack_records import StackRecord
 from experiments.stack_view import Table, view
 
+UNBROKEN = 24
+"""Longest text of a first column that is kept on one line; the name of a whole stack is longer."""
+
+LEAST = 12
+"""Characters that a column keeps where its longest word has as many."""
+
 
 def print_stack(console: Console, record: StackRecord) -> None:
     """Print the tables under the label that says what they are."""
@@ -39,10 +45,14 @@ def print_profile(console: Console, run_id: str, profile: Profile) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print one table with its notes; the first column is never broken."""
+    """Print one table with its notes; no column gets so narrow that its words are broken."""
     drawn = Drawn(box=box.SIMPLE_HEAD, title=table.title, title_justify="left")
-    for name in table.columns:
-        drawn.add_column(Text(name), overflow="fold", no_wrap=name == table.columns[0])
+    for place, name in enumerate(table.columns):
+        cells = [name, *(row[place] for row in table.rows)]
+        words = max(len(word) for cell in cells for word in cell.split() or [""])
+        whole = place == 0 and max(map(len, cells)) <= UNBROKEN
+        least = min(words, LEAST)
+        drawn.add_column(Text(name), overflow="fold", no_wrap=whole, min_width=least)
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     console.print(drawn)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from experiments.files import write_atomically
-from experiments.home import Home
+from experiments.home import Home, make_folder
 from experiments.stack_records import StackRecord
 from experiments.values import SCHEMA_VERSION, problem_of
 from levers.errors import StoreError, UnknownName, UsageError
@@ -20,6 +20,8 @@ FOLDER = "stacks"
 HEAD, RECORD = "stack.json", "record.json"
 FORMAT = "levergate-stack-bundle"
 SUFFIX = ".stack.levergate.json"
+BEGINNING = 200
+"""Characters of a file that hold a bundle's format, which is its first field."""
 
 
 def ids(home: Home) -> list[str]:
@@ -107,6 +109,50 @@ def dump(record: StackRecord) -> str:
         "record": content,
     }
     return json.dumps(bundle, indent=1, ensure_ascii=False) + "\n"
+
+
+def export(record: StackRecord, path: Path) -> Path:
+    """Write the bundle of a stack to a file, or under its usual name into a folder.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        StoreError: the disk is full or read-only.
+    """
+    target = path / bundle_name(record) if path.is_dir() else path
+    make_folder(target.parent)
+    write_atomically(target, dump(record))
+    return target
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file begins as a stack's bundle does; one that cannot be read does not."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return f'"{FORMAT}"' in file.read(BEGINNING)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def take_in(home: Home, path: Path) -> tuple[StackRecord, bool]:
+    """Store the stack of a bundle; also whether it was new here. Twice changes nothing.
+
+    Raises:
+        StoreError: the bundle cannot be used, or another record of that stack is here.
+    """
+    record = read_bundle(path)
+    folder = make_folder(home.root / FOLDER / record.stack_id)
+    if (folder / HEAD).is_file():
+        if load(folder) != record:
+            raise StoreError(
+                f"stack {record.stack_id} is here with another content than in {path}",
+                cure=f"look at both; the one here is in {folder}",
+            )
+        return record, False
+    begin(folder, record)
+    save(folder, record)
+    return record, True
 
 
 def read_bundle(path: Path) -> StackRecord:

@@ -16,6 +16,9 @@ NOTHING = "-"
 LEVEL = 0.05
 """Adjusted p below which a gain counts as told from zero (Holm over its table)."""
 
+BYTES = ("B", "bytes")
+"""Units whose values carry their own multiple, so that the heading needs none."""
+
 MOST_TEXT = 200
 """Characters of a failure that a cell shows; the record has it whole."""
 
@@ -55,7 +58,7 @@ def view(record: StackRecord) -> StackView:
     tables += [_left_out(record)] if record.analysis.left_out else []
     tables += [_interactions(record)] if record.analysis.interactions else []
     tables += [_published(record)] if spec.published and record.analysis.gains else []
-    tables.append(_parity(record))
+    tables += [_parity(record)] if record.evidence else []
     here = record.environment
     return StackView(
         label=LABEL,
@@ -91,12 +94,13 @@ def _warnings(record: StackRecord) -> list[str]:
 def _facts(record: StackRecord) -> tuple[tuple[str, str], ...]:
     spec, analysis = record.spec, record.analysis
     names = sorted(spec.parameters)
+    counted = f"{len(analysis.blocks)} of {spec.blocks} count"
     return (
         ("measured", formats.day(record.created_at)),
         ("device", f"{record.environment.device_kind} ({spec.device})"),
         ("stack", record.environment.stack),
         ("parameters", ", ".join(f"{name}={spec.parameters[name]}" for name in names)),
-        ("blocks", f"{len(analysis.blocks)} of {spec.blocks} count; {record.stopped}"),
+        ("blocks", "; ".join(filter(None, (counted, record.stopped)))),
         ("rows", f"{len(spec.rows)}, each once in every block, in mirrored random orders"),
         ("seed", str(spec.seed)),
         ("took", formats.duration(record.total_s)),
@@ -138,7 +142,7 @@ def _waterfall(record: StackRecord) -> Table:
 def _values(record: StackRecord, row: Row, axes: Sequence[Axis]) -> list[str]:
     values = record.analysis.values[row.index]
     return [
-        formats.quantity(values[axis.name], "B" if axis.unit == "B" else "")
+        formats.quantity(values[axis.name], axis.unit if axis.unit in BYTES else "")
         if axis.name in values
         else NOTHING
         for axis in axes
@@ -146,7 +150,7 @@ def _values(record: StackRecord, row: Row, axes: Sequence[Axis]) -> list[str]:
 
 
 def _heading(axis: Axis) -> str:
-    unit = "" if axis.unit in ("B", "bytes") else f" {axis.unit}"
+    unit = "" if axis.unit in BYTES else f" {axis.unit}"
     return f"{axis.name.rpartition('/')[2]}{unit}"
 
 

@@ -38,6 +38,11 @@ def show(
     if stack_store.known(where, run):
         from experiments.commands.stack import show_stack
 
+        if expect is not None or detailed_exitcode:
+            raise UsageError(
+                f"{run} is a stack: a measurement, no verdict",
+                cure="leave out --expect and --detailed-exitcode",
+            )
         return show_stack(run, html=html, as_json=as_json, command="show")
     wanted = expected_outcome(expect) if expect is not None else None
     try:
@@ -94,15 +99,20 @@ def history(
     lever: Annotated[str | None, typer.Argument(help="A lever's name; all without.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """List the stored runs of a lever, newest first."""
+    """List the stored runs of a lever, newest first, and the stacks that hold it."""
     from experiments import pipeline
+    from experiments.commands import stacks
     from experiments.render_tables import print_history
 
-    rows = pipeline.history(lever)
+    rows, lines = pipeline.history(lever), stacks.listed(lever)
     if as_json:
-        output.print_json("history", lever=lever, runs=[dataclasses.asdict(row) for row in rows])
-    else:
+        runs, others = ([dataclasses.asdict(one) for one in found] for found in (rows, lines))
+        output.print_json("history", lever=lever, runs=runs, stacks=others)
+        return 0
+    if rows or not lines:
         print_history(output.stdout(), rows)
+    for line in lines:
+        typer.echo(stacks.say(line))
     return 0
 
 
@@ -131,9 +141,11 @@ def pr(
 ) -> int:
     """Print a verdict as Markdown for a pull request, or post it as one comment that is updated."""
     from experiments import pipeline, render
+    from experiments.commands.stacks import runs_alone
     from experiments.views import view
 
-    record = pipeline.show(_chosen(run, lever))
+    with runs_alone(run or ""):
+        record = pipeline.show(_chosen(run, lever))
     text = render.markdown(view(record, pipeline.standing(record.run_id)))
     if post is not None:
         return _post(record, text, post, as_json)

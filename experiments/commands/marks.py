@@ -39,8 +39,10 @@ def invalidate(
     evidence that stands. Nothing is deleted; the mark shows wherever the verdict does.
     """
     from experiments import pipeline
+    from experiments.commands.stacks import runs_alone
 
-    found = pipeline.invalidate(runs, reason=reason, name=name)
+    with runs_alone(*runs):
+        found = pipeline.invalidate(runs, reason=reason, name=name)
     if as_json:
         done = found.done.model_dump(mode="json")
         output.print_json("invalidate", **done, mirror=dataclasses.asdict(found.mirror))

@@ -87,6 +87,8 @@ def stack(
         raise UsageError("stack needs a WORKLOAD", cure="such as levergate stack slat_flow")
     if show is not None:
         return show_stack(show, html=html, as_json=as_json, command="stack")
+    if resume is not None:
+        _refuse_beside_resume(levers=levers, set=set_, first=first, published=published, seed=seed)
     request = StackRequest(
         workload=workload or "",
         levers=tuple(filter(None, (levers or "").split(","))),
@@ -104,6 +106,20 @@ def stack(
         ranks=ranks,
     )
     return _measure(request, html=html, as_json=as_json, ask=not yes)
+
+
+def _refuse_beside_resume(**given: object) -> None:
+    """Refuse what a resumed stack could only ignore: its head says what it measures.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    named = [f"--{name}" for name, value in given.items() if value not in (None, [])]
+    if named:
+        raise UsageError(
+            f"a resumed stack keeps what it began with, and {named[0]} could not change it",
+            cure=f"leave out {', '.join(named)}, or start a new stack without --resume",
+        )
 
 
 def _measure(request: StackRequest, *, html: Path | None, as_json: bool, ask: bool) -> int:

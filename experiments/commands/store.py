@@ -23,10 +23,17 @@ def export(
     file: Annotated[Path, typer.Argument(help="The bundle, or a folder for it.")],
     as_json: AsJson = False,
 ) -> int:
-    """Write a run with all its evidence to one file."""
-    from experiments import pipeline
+    """Write a run or a stack with all its evidence to one file."""
+    from experiments.commands import stacks
 
-    written = pipeline.export(run, file)
+    if stacks.known(run):
+        from experiments import stack_pipeline
+
+        written = stack_pipeline.export(run, file)
+    else:
+        from experiments import pipeline
+
+        written = pipeline.export(run, file)
     if as_json:
         output.print_json("export", run=run, file=str(written))
     else:
@@ -38,16 +45,31 @@ def import_(
     files: Annotated[list[Path], typer.Argument(help="Evidence bundles; twice does no harm.")],
     as_json: AsJson = False,
 ) -> int:
-    """Take evidence bundles into the registry and MLflow."""
-    from experiments import pipeline
+    """Take evidence bundles of runs and stacks into the registry and MLflow."""
+    from experiments import pipeline, stack_store
 
     rows: list[ImportRow] = []
     try:
-        pipeline.import_bundles(files, rows.append if as_json else _say_import)
+        heard = rows.append if as_json else _say_import
+        of_stacks = [file for file in files if stack_store.is_bundle(file)]
+        for file in of_stacks:
+            heard(_import_stack(file))
+        if len(of_stacks) < len(files):
+            pipeline.import_bundles([file for file in files if file not in of_stacks], heard)
     finally:  # what is in is said, also where a later bundle is not
         if as_json and rows:
             output.print_json("import", bundles=[dataclasses.asdict(row) for row in rows])
     return 0
+
+
+def _import_stack(file: Path) -> ImportRow:
+    """Take in the bundle of a stack; what MLflow lacks is said on stderr."""
+    from experiments import stack_pipeline
+
+    row, problem = stack_pipeline.import_bundle(file)
+    if problem:
+        typer.echo(f"! {problem}", err=True)
+    return row
 
 
 def _say_import(row: ImportRow) -> None:
@@ -64,8 +86,10 @@ def replay(run: Run, as_json: AsJson = False) -> int:
     How the decision is worded may change between versions and is not compared.
     """
     from experiments import pipeline
+    from experiments.commands.stacks import runs_alone
 
-    stored, again = pipeline.replay(run)
+    with runs_alone(run):
+        stored, again = pipeline.replay(run)
     if stored is None:
         raise UsageError(f"run {run} was never decided", cure=f"levergate ab ... --resume {run}")
     same = not _changed(stored, again)

@@ -61,6 +61,10 @@ def test_figures_of_one_amount_of_work_are_kept() -> None:
         ("fix mfu=2 bs=8", UnknownName),
         ("fix gain=2 batch=8", UnknownName),
         ("fix gain=two bs=8", UsageError),
+        ("fix gain=nan bs=8", UsageError),
+        ("none train/mfu_matmul=0 bs=8", UsageError),
+        ("fix gain=-2 bs=8", UsageError),
+        ("fix gain=2 bs=8 lossless", UsageError),
         ("fix", UsageError),
     ],
 )

@@ -3,14 +3,17 @@ from __future__ import annotations
 import math
 
 import pytest
+from rich.console import Console
 
 from experiments import stack_reports, stack_tracking
 from experiments.parity_records import CheckResult, ParityReport
+from experiments.spec import LeverSetting
 from experiments.stack_plots import plots
-from experiments.stack_records import Published, StackRecord
+from experiments.stack_records import Analysis, Published, StackRecord
+from experiments.stack_render import print_stack
 from experiments.stack_stats import analysed
 from experiments.stack_view import view
-from levers.policy import ParityClass
+from levers.policy import Axis, ParityClass
 from tests.support import stack_factory as factory
 from tests.support.stack_factory import RATE, adding
 
@@ -35,6 +38,44 @@ def test_the_table_shows_each_row_its_own_gain_and_the_whole() -> None:
     assert "| 1: a | gain | 2.1 | bs=8 | 2.10" in text
     rows = [line for line in text.splitlines() if line.startswith("| 3 |")]
     assert "| -1.9" in rows[0] or "(-2.0 %" in rows[0] or "(-1.9 %" in rows[0]
+
+
+def test_a_terminal_of_100_columns_breaks_no_word_of_a_stack(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = measured()
+    levers = tuple(
+        LeverSetting(lever=name, setting="on") for name in ("a_long_name" * 3, "b" * 30, "c" * 25)
+    )
+    rows = tuple(one.model_copy(update={"levers": levers}) for one in record.spec.rows)
+    evidence = tuple(
+        one.model_copy(update={"row": row}) for one, row in zip(record.evidence, rows, strict=False)
+    )
+    print_stack(Console(width=100), record.model_copy(update={"evidence": evidence}))
+    said = capsys.readouterr().out
+    for word in ("step_ms", "lossless", "passed", "measured", "samples"):
+        assert word in said
+
+
+def test_an_interrupted_stack_shows_no_empty_table() -> None:
+    record = measured().model_copy(
+        update={"status": "interrupted", "evidence": (), "stopped": "", "analysis": Analysis()}
+    )
+    shown = view(record)
+    assert not shown.tables
+    assert dict(shown.facts)["blocks"] == "0 of 6 count"
+    assert f"--resume {record.stack_id}" in shown.refusal
+
+
+def test_bytes_carry_their_unit_in_a_cell() -> None:
+    axis = Axis("memory/peak_bytes", "bytes", higher_is_better=False)
+    record = measured()
+    values = tuple({**row, axis.name: 3.0 * 2**20} for row in record.analysis.values)
+    analysis = record.analysis.model_copy(update={"values": values})
+    changes = {"axes": (*record.axes, axis), "analysis": analysis}
+    table = view(record.model_copy(update=changes)).tables[0]
+    assert table.columns[4] == "peak_bytes"
+    assert table.rows[0][4] == "3.00 MiB"
 
 
 def test_the_page_is_self_contained_and_has_the_waterfall() -> None:

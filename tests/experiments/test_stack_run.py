@@ -11,7 +11,7 @@ import pytest
 import cli
 from experiments import stack_store, stack_tracking
 from experiments.conditions import Limits
-from experiments.home import Home
+from experiments.home import Home, make_folder
 from experiments.profiling_records import GROUPS
 from experiments.stack_records import StackRecord
 from levers.errors import StoreError
@@ -151,3 +151,87 @@ def test_an_edited_stack_bundle_is_refused(tmp_path: Path) -> None:
 
 def test_a_beginning_that_fits_no_stack_is_no_stack(tmp_path: Path) -> None:
     assert not stack_store.known(Home(tmp_path, tmp_path), "2026")
+
+
+def stored(home: Path, **changes: object) -> StackRecord:
+    """A drawn stack on disk, as an interrupted or ended process leaves it."""
+    from tests.support import stack_factory
+
+    record = stack_factory.record(stack_factory.spec(), lambda names: 0.1 * len(names))
+    record = record.model_copy(update=changes)
+    folder = make_folder(home / stack_store.FOLDER / record.stack_id)
+    stack_store.begin(folder, record)
+    return record
+
+
+@pytest.mark.parametrize("word", ["--levers", "--set", "--first", "--published", "--seed"])
+def test_a_resumed_stack_refuses_what_it_could_only_ignore(
+    home: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    value = {"--levers": "planted_fast=on", "--seed": "4"}.get(word, "size=8")
+    assert cli.main(["stack", "stub", "--resume", "2026", word, value]) == 2
+    assert f"{word} could not change it" in capsys.readouterr().err
+
+
+def test_history_lists_stacks_so_that_their_ids_can_be_found(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = stored(home, status="running", evidence=())
+    damaged = make_folder(home / stack_store.FOLDER / "20260101T000000-dddddd")
+    (damaged / stack_store.HEAD).write_text("{}")
+    assert cli.main(["history"]) == 0
+    said = capsys.readouterr().out
+    assert f"stack {record.stack_id} interrupted: flow, a=on + b=on + c=on" in said
+    assert "is no stack of this version" in said
+    assert cli.main(["history", "--json"]) == 0
+    assert {one["stack_id"] for one in told(capsys)["stacks"]} == {record.stack_id, damaged.name}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pr", "ID"],
+        ["replay", "ID"],
+        ["invalidate", "ID", "--name", "A", "--reason", "b"],
+        ["show", "ID", "--expect", "default-ON"],
+    ],
+)
+def test_a_command_about_verdicts_says_that_a_stack_has_none(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    record = stored(home, status="running", evidence=())
+    assert cli.main([record.stack_id if one == "ID" else one for one in words]) == 2
+    assert f"{record.stack_id} is a stack: a measurement" in capsys.readouterr().err
+
+
+def test_a_stack_travels_by_its_bundle(
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = stored(home, status="refused", faults=(("parity-failed", "a=on: why"),))
+    bundle = tmp_path / "bundle.json"
+    assert cli.main(["export", record.stack_id, str(bundle)]) == 0
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "other"))
+    assert cli.main(["import", str(bundle)]) == 0
+    assert f"took in {record.stack_id}" in capsys.readouterr().out
+    assert cli.main(["import", str(bundle), "--json"]) == 0
+    assert told(capsys)["bundles"][0]["new"] is False
+    where = Home(tmp_path / "other", tmp_path / "locks")
+    assert stack_store.reread(where, record.stack_id) == record
+    stack_store.begin(
+        make_folder(home / stack_store.FOLDER / record.stack_id),
+        record.model_copy(update={"total_s": 7.0}),
+    )
+    monkeypatch.setenv("LEVERGATE_HOME", str(home))
+    assert cli.main(["import", str(bundle)]) != 0
+    assert "another content" in capsys.readouterr().err
+
+
+def test_an_interrupted_stack_is_not_exported(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = stored(home, status="running", evidence=())
+    assert cli.main(["export", record.stack_id, str(tmp_path)]) == 2
+    assert "is no evidence yet" in capsys.readouterr().err
