@@ -15,8 +15,11 @@ from experiments.stack_view import Table, view
 UNBROKEN = 24
 """Longest text of a first column that is kept on one line; the name of a whole stack is longer."""
 
-LEAST = 12
-"""Characters that a column keeps where its longest word has as many."""
+LEAST = 10
+"""Characters that a column keeps where its longest word has as many: a name of an axis."""
+
+PADDING = (0, 1, 0, 0)
+"""Blanks above, right of, below and left of a cell; a waterfall has ten columns."""
 
 
 def print_stack(console: Console, record: StackRecord) -> None:
@@ -45,14 +48,15 @@ def print_profile(console: Console, run_id: str, profile: Profile) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print one table with its notes; no column gets so narrow that its words are broken."""
-    drawn = Drawn(box=box.SIMPLE_HEAD, title=table.title, title_justify="left")
-    for place, name in enumerate(table.columns):
-        cells = [name, *(row[place] for row in table.rows)]
-        words = max(len(word) for cell in cells for word in cell.split() or [""])
+    """Print one table with its notes; where there is room for it, no short word is broken."""
+    drawn = Drawn(box=box.SIMPLE_HEAD, title=table.title, title_justify="left", padding=PADDING)
+    columns = [[name, *cells] for name, *cells in zip(table.columns, *table.rows, strict=True)]
+    least = [min(LEAST, max(map(len, " ".join(cells).split()))) for cells in columns]
+    fits = sum(least) + (sum(PADDING) + 1) * len(least) < console.width
+    for place, cells in enumerate(columns):
         whole = place == 0 and max(map(len, cells)) <= UNBROKEN
-        least = min(words, LEAST)
-        drawn.add_column(Text(name), overflow="fold", no_wrap=whole, min_width=least)
+        width = least[place] if fits else None
+        drawn.add_column(Text(cells[0]), overflow="fold", no_wrap=whole, min_width=width)
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     console.print(drawn)
