@@ -57,10 +57,11 @@ def test_a_run_of_another_lever_is_not_resumed(tmp_path: Path) -> None:
     begun(where.runs, "20260301T000000-a", "2026-03-01").close()
     request = AbRequest(lever="segment_sum_broadcast", resume="20260301")
     cure = "is of fa2_nsplits_cap, not .*; levergate ab fa2_nsplits_cap --resume 20260301T000000-a"
-    with pytest.raises(UsageError, match=cure):
-        ab_run._to_resume(request, where)
     own = replace(request, lever="fa2_nsplits_cap")
-    assert ab_run._to_resume(own, where) == "20260301"
+    with Registry.open(where.registry) as registry:
+        with pytest.raises(UsageError, match=cure):
+            ab_run._to_resume(request, where, registry)
+        assert ab_run._to_resume(own, where, registry) == "20260301"
 
 
 def test_a_run_that_is_interrupted_before_its_first_sample_names_itself(
