@@ -62,7 +62,7 @@ def speedup(times: Mapping[str, list[float]]) -> dict[str, float]:
 
 def backward_us(session: TrainingSession, repeats: int = 20) -> dict[str, float]:
     """Microseconds of one broadcast's backward at the step's shape, by arm."""
-    layout, channels = session.step().batch.layout, session.config.channels
+    layout, channels = session.step().batches()[0].layout, session.config.channels
     device = layout.batch_map.device
     mod = torch.zeros(len(layout.lengths), channels, dtype=torch.bfloat16, device=device)
     grad = torch.randn(layout.tokens, channels, device=device).bfloat16()
