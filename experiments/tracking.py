@@ -7,43 +7,27 @@ registry's outbox, and :func:`sync` writes it later. MLflow is never read for a 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from experiments.registry import Registry
 from experiments.registry_marks import Ended, MirrorNote
 from experiments.requests import SyncReport
 from experiments.run_record import RunRecord
 from experiments.tracking_artifacts import Files, Rendered, lay_out
+from experiments.tracking_process import talk
 from experiments.tracking_store import (
-    ROOT,
-    Request,
     absolute,
-    artifact_root,
-    child_environment,
     default_uri,
-    unreachable,
 )
 from experiments.values import Value
 from levers.errors import BadParameter
 
 TIMEOUT_S = 60.0
 """Making a fresh database takes 7-10 s on two cores, and importing mlflow 3 s."""
-
-RETRY_S = 8.0
-"""How long one call to a locked or absent store is tried again, at most."""
-
-GRACE_S = 5.0
-"""The writer's own alarm ends it this much before it is killed."""
 
 
 class MirrorResult(Value):
@@ -146,7 +130,7 @@ def hand_over(
     store, problem = _store(uri, home)
     if problem:
         return problem
-    lines = _talk(work, home, store, timeout_s, folders=folders)
+    lines = talk(work, home, store, timeout_s, folders=folders)
     said = {line["run_id"]: line for line in lines if "run_id" in line}
     fault = next((line["fault"] for line in lines if "fault" in line), "")
     missing = {"error": fault or f"no answer within {timeout_s:.0f} s"}
@@ -175,7 +159,7 @@ def _written(
                 lay_out(Path(work) / "runs", record, *shown, versions.get(record.run_id))
                 for record, shown in items
             ]
-            return _talk(Path(work), home, store, timeout_s, folders=folders)
+            return talk(Path(work), home, store, timeout_s, folders=folders)
     except OSError as error:
         return [{"fault": f"{type(error).__name__}: {error}"}]
 
@@ -228,7 +212,7 @@ def _missing(
     """The runs that the store lacks, or why it could not be asked."""
     try:
         with tempfile.TemporaryDirectory(prefix="levergate-") as work:
-            lines = _talk(Path(work), home, store, timeout_s, known=tuple(ended))
+            lines = talk(Path(work), home, store, timeout_s, known=tuple(ended))
     except OSError as error:
         return [], f"{type(error).__name__}: {error}"
     for line in lines:
@@ -236,66 +220,3 @@ def _missing(
             return list(line["missing"]), ""
     faults = [line["fault"] for line in lines if "fault" in line]
     return [], faults[0] if faults else f"no answer within {timeout_s:.0f} s"
-
-
-def _talk(
-    work: Path,
-    home: Path,
-    store: str,
-    timeout_s: float,
-    *,
-    folders: Sequence[Path] = (),
-    known: tuple[tuple[str, str, str], ...] | None = None,
-) -> list[dict[str, Any]]:
-    """Start the writing process, wait at most ``timeout_s``, and read what it said."""
-    if reason := unreachable(store):
-        return [{"fault": reason}]
-    request = Request(
-        uri=store,
-        own=store == default_uri(home),
-        artifacts=artifact_root(home, store),
-        locks=str(home.absolute() / "locks"),
-        timeout_s=timeout_s,
-        retry_s=min(timeout_s / 3, RETRY_S),
-        results=str(work / "results.jsonl"),
-        folders=tuple(map(str, folders)),
-        known=known,
-    )
-    asked = work / "request.json"
-    asked.write_text(request.model_dump_json(), encoding="utf-8")
-    with (work / "output.txt").open("w+b") as output:
-        code = _run(asked, output, timeout_s)
-        output.seek(0)
-        words = output.read().decode(errors="replace").strip().splitlines()
-    results = work / "results.jsonl"
-    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    said = [json.loads(line) for line in lines]
-    if code not in (0, None) and not any("fault" in one for one in said):
-        last = words[-1] if words else f"the writing process ended with {code}"
-        said.append({"fault": _ended(code, last, timeout_s)})
-    return said
-
-
-def _ended(code: int, last: str, timeout_s: float) -> str:
-    return f"no answer within {timeout_s:.0f} s" if code == -signal.SIGALRM else last
-
-
-def _run(asked: Path, output: IO[bytes], timeout_s: float) -> int | None:
-    """The exit code; None where the time ran out. Its whole process group is ended either way."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.tracking_child", str(asked)],
-        cwd=ROOT,
-        env=child_environment(os.environ),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(timeout_s + GRACE_S)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
