@@ -25,80 +25,29 @@ Diffusion Models with Transformers (2023), for the modulated norm.
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.policy import GatingPolicy, Guard, ParityClass
+from levers.base import OpCase
+from levers.step_lever import StepLever
 
-ON = "on"
 SITE = "flow.modulate"
 
-PEAK_MEMORY_MARGIN = 0.01
-"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
 
-CPU_MARGIN = 0.03
-"""Log ratio. One shared core moves a step by up to 3 % between processes; a margin below the noise
-would leave every verdict open."""
-
-
-class FusedModulate:
+class FusedModulate(StepLever):
     """Swaps the modulated norm for the fused one."""
 
     name = "fused_modulate"
     summary = "LayerNorm and modulation in one kernel, fp32 sums in its backward"
-    settings = Settings((OFF, ON))
     env = "LEVER_FUSED_MODULATE"
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("segment_sum_broadcast",)
-    composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow", "ss_flow")
-    at_import = False
 
-    def policy(self, facts: Facts) -> GatingPolicy:
-        """Throughput must win, and memory may not grow; lossless: same roundings, better sums."""
-        on_cpu = facts.device_type == "cpu"
-        memory = Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN)
-        return GatingPolicy(
-            primaries=("train/tok_s",),
-            guards=() if on_cpu else (memory,),
-            claims=ParityClass.LOSSLESS,
-            primary_margin=CPU_MARGIN if on_cpu else 0.01,
-        )
-
-    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs the site, and Triton where the device is CUDA."""
-        reasons = []
-        if setting != OFF and SITE not in facts.sites:
-            reasons.append(f"{facts.workload} has no site {SITE}")
-        if setting != OFF and facts.device_type == "cuda" and not _has_triton():
-            reasons.append("the CUDA kernel needs triton, which is not installed")
-        return tuple(reasons)
-
-    def environment(self, setting: str) -> Mapping[str, str]:
-        """No variable beside the kill switch."""
-        del setting
-        return {}
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Put our operation in the site; returns the callable that was there."""
-        if setting == OFF:
-            return site.launch
+    def operation(self) -> Callable[..., Any]:
+        """The fused operation."""
         from levers.kernels.modulate import modulate
 
-        found, site.launch = site.launch, modulate
-        return found
-
-    def disable(self, site: Site, undo: object) -> None:
-        """Put back the callable that ``enable`` found."""
-        site.launch = undo  # type: ignore[assignment]
-
-    def witness(self, site: Site) -> Mapping[str, str]:
-        """Per axis, which autograd nodes ran the backward, and how often."""
-        return {
-            axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
-            for axis, plans in site.observations.items()
-        }
+        return modulate
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Forward and backward over lengths, means, widths, dtypes and adversarial values."""
@@ -106,10 +55,6 @@ class FusedModulate:
         from levers.kernels.modulate_cases import op_cases
 
         return op_cases(device)
-
-
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 LEVER = FusedModulate()

@@ -14,6 +14,8 @@ from levers.base import Lever
 from levers.errors import BrokenLever
 
 KERNELS = "levers.kernels"
+SHARED = "levers.step_lever"
+"""The base of levers of a training step: it decides what they do, as their own file does."""
 
 RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")
 """The beginning of an import relative to the file's own package."""
@@ -46,7 +48,10 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
     holders = [name for name, held in list(sys.modules.items()) if _holds(held, lever)]
     found: dict[str, Path] = {}
     waiting = [own, *holders]
-    roots = {KERNELS, *(name.partition(".")[0] for name in waiting)} - {"levers", "experiments"}
+    roots = {KERNELS, SHARED, *(name.partition(".")[0] for name in waiting)} - {
+        "levers",
+        "experiments",
+    }
     while waiting:
         name = waiting.pop()
         path = _file(name)

@@ -85,3 +85,9 @@ def test_the_digest_is_the_same_in_another_process() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == [source_digest(catalog.get("fa2_nsplits_cap")), "False"]
+
+
+def test_the_base_of_the_step_levers_belongs_to_their_digest() -> None:
+    names = [name for name, _ in source_files(catalog.get("fused_modulate"))]
+    assert "levers.step_lever" in names
+    assert "levers.base" not in names
