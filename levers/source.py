@@ -38,7 +38,8 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
     """The modules that make up the lever with their files, by name.
 
     These are the module of its class, the one that holds it as ``LEVER``, and what they import from
-    ``levers.kernels`` or from the lever's own package, also inside functions and of one another.
+    ``levers.kernels``, the shared base or the lever's own package, also inside functions and of one
+    another.
     Imports are read from the source, so that torch is not imported for a digest.
 
     Raises:
