@@ -14,8 +14,8 @@ from levers.base import Lever
 from levers.errors import BrokenLever
 
 KERNELS = "levers.kernels"
-SHARED = "levers.step_lever"
-"""The base of levers of a training step: it decides what they do, as their own file does."""
+SHARED = ("levers.step_lever", "levers.decode_lever")
+"""The bases of levers of a step: they decide what these do, as their own file does."""
 
 RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")
 """The beginning of an import relative to the file's own package."""
@@ -38,7 +38,7 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
     """The modules that make up the lever with their files, by name.
 
     These are the module of its class, the one that holds it as ``LEVER``, and what they import from
-    ``levers.kernels``, the shared base or the lever's own package, also inside functions and of one
+    ``levers.kernels``, a shared base or the lever's own package, also inside functions and of one
     another.
     Imports are read from the source, so that torch is not imported for a digest.
 
@@ -49,7 +49,7 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
     holders = [name for name, held in list(sys.modules.items()) if _holds(held, lever)]
     found: dict[str, Path] = {}
     waiting = [own, *holders]
-    roots = {KERNELS, SHARED, *(name.partition(".")[0] for name in waiting)} - {
+    roots = {KERNELS, *SHARED, *(name.partition(".")[0] for name in waiting)} - {
         "levers",
         "experiments",
     }
