@@ -1,9 +1,11 @@
-"""How many KV splits FlashAttention-2 decode uses, and the cap on it (torch-free).
+"""How many KV splits a decode attention uses, and the cap on it (torch-free).
 
 A decode step has one query token a sequence, so that a grid over batch and heads leaves most of a
 device idle; split-KV cuts each sequence into pieces that run side by side and are merged
 afterwards. The rule is that of ``num_splits_heuristic`` in flash-attention 2
-(csrc/flash_attn/flash_api.cpp), whose caller hands it twice the number of SMs.
+(csrc/flash_attn/flash_api.cpp), whose caller hands it twice the number of SMs; the plain PyTorch
+form and our Triton kernel follow it. FlashAttention-3 decides on the device, sequence by sequence,
+and takes a number as the most that it may use (hopper/flash_api.cpp): its rule is OWN_RULE.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ GOOD_ENOUGH = 0.85
 """The fewest splits whose efficiency is this share of the best one are taken."""
 SM_FACTOR = 2
 """The caller in flash-attention 2 passes twice the number of SMs."""
+OWN_RULE = 0
+"""Stands for the backend's own rule: what ``num_splits=0`` means to flash-attention 2 and 3."""
+OWN_RULES = ("fa3",)
+"""Backends whose rule is not known before the launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,9 @@ class DecodeShape:
             capacity of the cache and not with the lengths of the moment, which are on the device).
         kv_block: tokens of one KV block.
         sm_count: real SMs of the device.
+        backend: whose kernel is launched, where the rule depends on it; empty where the kernel
+            follows flash-attention 2's.
+        query_heads: query heads, 0 where the planner does not say.
     """
 
     batch: int
@@ -39,6 +48,8 @@ class DecodeShape:
     kv_tokens: int
     kv_block: int
     sm_count: int
+    backend: str = ""
+    query_heads: int = 0
 
     @property
     def blocks(self) -> int:
@@ -83,7 +94,12 @@ def heuristic_splits(blocks: int, sm_argument: int, kv_blocks: int) -> int:
 
 
 def upstream_splits(shape: DecodeShape) -> int:
-    """What flash-attention 2 launches for a shape: the heuristic fed twice the SMs."""
+    """What the backend launches by itself: flash-attention 2's heuristic fed twice the SMs.
+
+    ``OWN_RULE`` for a backend that decides on the device.
+    """
+    if shape.backend in OWN_RULES:
+        return OWN_RULE
     return heuristic_splits(shape.blocks, SM_FACTOR * shape.sm_count, shape.kv_blocks)
 
 
@@ -94,7 +110,8 @@ def capped_splits(shape: DecodeShape, setting: str, splits: int) -> int:
         shape: the launch.
         setting: ``off`` leaves ``splits``; ``auto`` caps it at the splits that fill one wave of the
             real SMs; an integer caps it at that.
-        splits: what the rule below the cap has chosen.
+        splits: what the rule below the cap has chosen. ``OWN_RULE`` is no number to compare with:
+            the backend takes the cap itself, as the most that its own rule may use.
 
     Raises:
         ValueError: the setting is none of these.
@@ -102,4 +119,4 @@ def capped_splits(shape: DecodeShape, setting: str, splits: int) -> int:
     if setting == "off":
         return splits
     cap = max(1, shape.sm_count // shape.blocks) if setting == "auto" else int(setting)
-    return min(splits, cap)
+    return cap if splits == OWN_RULE else min(splits, cap)

@@ -1,4 +1,4 @@
-"""Split-KV decode attention over a paged KV cache: launcher, plain PyTorch form, fp64 truth.
+"""Split-KV decode attention over a KV cache: launcher, plain PyTorch form, fp64 truth.
 
 Shape suffixes: B sequences, H query heads, K KV heads, G query heads per KV head, D head dimension,
 P pages, S slots of a page, M pages of the longest sequence, X splits, N pages of one split.
@@ -8,6 +8,9 @@ the whole group of query heads and leaves a partial result ``o`` with its log-su
 merges the partials: ``o = sum_x softmax_x(lse_x) o_x``. With one split there is no second pass. The
 piece of a split is a whole number of KV blocks, as in flash-attention 2, so that late splits can be
 empty; an empty split leaves ``lse = -inf``.
+
+A contiguous cache ``[B, K, T, D]`` is one of a single page a sequence: its page is all of the
+sequence's slots and the table is one column, the sequence's number.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from levers.kernels.split_heuristic import OWN_RULE
+from levers.kernels.split_kv_config import SplitConfig
 
 LOWEST = torch.finfo(torch.float32).min
 """Stands for the maximum of a piece that is masked throughout, so that no NaN is made from it."""
@@ -45,10 +51,18 @@ class PagedKV:
         """Slots of a page."""
         return self.k_PKSD.shape[2]
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether each sequence lies in one piece."""
+        return self.table_BM.shape[1] == 1
+
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """How a launch is cut: ``num_splits`` pieces of ``tokens_per_split`` tokens."""
+    """How a launch is cut: ``num_splits`` pieces of ``tokens_per_split`` tokens.
+
+    ``num_splits`` is ``OWN_RULE`` where the backend decides by itself.
+    """
 
     num_splits: int
     tokens_per_split: int
@@ -60,14 +74,17 @@ def plan_splits(kv_tokens: int, kv_block: int, num_splits: int) -> SplitPlan:
     Raises:
         ValueError: fewer than one split.
     """
-    if num_splits < 1:
+    if num_splits < min(1, OWN_RULE):
         raise ValueError(f"num_splits is {num_splits}; at least 1 is launched")
     blocks = max(1, math.ceil(kv_tokens / kv_block))
-    return SplitPlan(num_splits, math.ceil(blocks / num_splits) * kv_block)
+    return SplitPlan(num_splits, math.ceil(blocks / max(1, num_splits)) * kv_block)
 
 
 class Workspace:
     """Preallocated partial results of the largest launch: ``o_XBHD`` and ``lse_XBH``, fp32.
+
+    ``arrived_BH`` counts the programs that have left their partial, one counter a (sequence, KV
+    head); whoever merges sets it back to zero, so that each launch finds zeros.
 
     The plain form also keeps room for the gathered pages of one work item: large blocks that are
     taken and given back at every item would cost page faults, and their time scatters.
@@ -78,6 +95,7 @@ class Workspace:
     ) -> None:
         self._o = torch.zeros(splits * batch * heads * head_dim, device=device)
         self._lse = torch.zeros(splits * batch * heads, device=device)
+        self.arrived_BH = torch.zeros(batch * heads, dtype=torch.int32, device=device)
         self._gathered: tuple[Tensor, Tensor] | None = None
 
     def partials(self, splits: int, batch: int, heads: int, dim: int) -> tuple[Tensor, Tensor]:
@@ -111,27 +129,33 @@ def decode_attention(
     out_BHD: Tensor,
     workspace: Workspace,
     backend: Backend,
+    config: SplitConfig | None = None,
 ) -> int:
     """Attention of one query token per sequence; writes ``out_BHD``.
 
     Softmax scale is ``1 / sqrt(D)``. ``torch`` reads the lengths on the host and cannot be captured
-    in a CUDA graph; ``triton`` can.
+    in a CUDA graph; ``triton`` can, and takes another layout than its own for benchmarks.
 
     Returns:
         The number of splits that were launched.
 
     Raises:
-        ValueError: query heads that do not divide into KV heads, or pieces that cut a page.
+        ValueError: query heads that do not divide into KV heads, pieces that cut a page, or a plan
+            that leaves the number of splits to the backend, which has no rule of its own here.
     """
     heads, kv_heads = q_BHD.shape[1], kv.k_PKSD.shape[1]
     if heads % kv_heads:
         raise ValueError(f"{heads} query heads do not divide into {kv_heads} KV heads")
-    if plan.tokens_per_split % kv.page_size:
+    if plan.num_splits == OWN_RULE:
+        raise ValueError(
+            f"the {backend} kernel has no split rule of its own; at least 1 is launched"
+        )
+    if plan.tokens_per_split % kv.page_size and not kv.contiguous:
         raise ValueError(f"pieces of {plan.tokens_per_split} tokens cut pages of {kv.page_size}")
     if backend == "triton":
         from levers.kernels import split_kv_triton
 
-        return split_kv_triton.launch(q_BHD, kv, plan, out_BHD, workspace)
+        return split_kv_triton.launch(q_BHD, kv, plan, out_BHD, workspace, config)
     return _launch_plain(q_BHD, kv, plan, out_BHD, workspace)
 
 
@@ -151,9 +175,8 @@ def _launch_plain(
             o_KGD = o_XBHD[split, row].view(kv_heads, -1, dim)
             lse_KG = lse_XBH[split, row].view(kv_heads, -1)
             if end > start:
-                pages_N = kv.table_BM[row, start // kv.page_size : -(-end // kv.page_size)]
-                k_NKSD, v_NKSD = workspace.gather(kv, pages_N)
-                _partial(q_BKGD[row], k_NKSD, v_NKSD, end % kv.page_size, o_KGD, lse_KG)
+                k_NKSD, v_NKSD, filled = _piece(kv, row, start, end, workspace)
+                _partial(q_BKGD[row], k_NKSD, v_NKSD, filled, o_KGD, lse_KG)
             else:
                 o_KGD.zero_()
                 lse_KG.fill_(LOWEST)
@@ -163,6 +186,22 @@ def _launch_plain(
     else:
         merge(o_XBHD, lse_XBH, out_BHD)
     return launched
+
+
+def _piece(
+    kv: PagedKV, row: int, start: int, end: int, workspace: Workspace
+) -> tuple[Tensor, Tensor, int]:
+    """Tokens ``start .. end`` of a sequence in fp32, and how full the last page is (0: all of it).
+
+    A piece of a contiguous cache is a part of its one page, taken as a page of its own and never
+    written.
+    """
+    if kv.contiguous:
+        page = int(kv.table_BM[row, 0])
+        k_KSD, v_KSD = (x[page, :, start:end].float() for x in (kv.k_PKSD, kv.v_PKSD))
+        return k_KSD.unsqueeze(0), v_KSD.unsqueeze(0), 0
+    pages_N = kv.table_BM[row, start // kv.page_size : -(-end // kv.page_size)]
+    return *workspace.gather(kv, pages_N), end % kv.page_size
 
 
 def _partial(
@@ -177,14 +216,14 @@ def _partial(
     """
     count, kv_heads, size, dim = k_NKSD.shape
     q_NKGD = q_KGD.expand(count, *q_KGD.shape).reshape(count * kv_heads, -1, dim)
-    p_NKGS = torch.bmm(q_NKGD, k_NKSD.view(-1, size, dim).mT).view(count, kv_heads, -1, size)
+    p_NKGS = torch.bmm(q_NKGD, k_NKSD.flatten(0, 1).mT).view(count, kv_heads, -1, size)
     if filled:
         p_NKGS[-1, :, :, filled:] = -math.inf
         v_NKSD[-1, :, filled:] = 0.0
     m_KG = p_NKGS.amax(dim=(0, 3)).clamp_(min=LOWEST)
     p_NKGS.sub_(m_KG.unsqueeze(-1)).exp_()
     l_KG = p_NKGS.sum(dim=(0, 3)).clamp_(min=1.0)
-    pages_o = torch.bmm(p_NKGS.view(count * kv_heads, -1, size), v_NKSD.view(-1, size, dim))
+    pages_o = torch.bmm(p_NKGS.view(count * kv_heads, -1, size), v_NKSD.flatten(0, 1))
     torch.sum(pages_o.view(count, *o_KGD.shape), dim=0, out=o_KGD)
     o_KGD.div_(l_KG.unsqueeze(-1))
     torch.add(m_KG, l_KG.log_(), out=lse_KG)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from levers.kernels.split_heuristic import OWN_RULE
 from levers.kernels.split_kv import (
     PagedKV,
     Workspace,
@@ -103,7 +104,33 @@ def test_pieces_are_whole_kv_blocks() -> None:
 
 def test_fewer_than_one_split_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        plan_splits(896, 128, 0)
+        plan_splits(896, 128, -1)
+
+
+def test_a_plan_left_to_the_backend_is_refused_by_one_without_a_rule() -> None:
+    q, kv = cache([PAGE], PAGE)
+    space = Workspace(1, 1, HEADS, DIM, q.device)
+    plan = plan_splits(PAGE, PAGE, OWN_RULE)
+    assert plan.tokens_per_split == PAGE
+    with pytest.raises(ValueError, match="no split rule of its own"):
+        decode_attention(q, kv, plan, torch.empty_like(q), space, "torch")
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 7])
+def test_a_contiguous_cache_is_one_page_a_sequence_and_is_not_written(splits: int) -> None:
+    draw = torch.Generator().manual_seed(splits)
+    k, v = (torch.randn(2, KV_HEADS, 7 * PAGE, DIM, generator=draw) for _ in "kv")
+    k[0, :, 70:], v[0, :, 70:] = math.nan, math.nan
+    kept = k.clone(), v.clone()
+    q = torch.randn(2, HEADS, DIM, generator=draw)
+    table = torch.arange(2, dtype=torch.int32).view(2, 1)
+    kv = PagedKV(k, v, table, torch.tensor([70, 7 * PAGE], dtype=torch.int32))
+    assert kv.contiguous
+    out, launched = attend(q, kv, 7 * PAGE, splits)
+    assert launched == splits
+    torch.testing.assert_close(out.double(), truth(q, kv), rtol=1e-5, atol=1e-6)
+    for now, before in zip((k, v), kept, strict=True):
+        assert torch.equal(torch.nan_to_num(now), torch.nan_to_num(before))
 
 
 def test_a_launch_larger_than_the_workspace_is_refused() -> None:
@@ -122,7 +149,7 @@ def test_heads_that_do_not_divide_are_refused() -> None:
 
 
 def test_a_piece_that_would_cut_a_page_is_refused() -> None:
-    q, kv = cache([PAGE], PAGE)
+    q, kv = cache([PAGE], 2 * PAGE)
     space = Workspace(1, 1, HEADS, DIM, q.device)
     with pytest.raises(ValueError, match="cut pages"):
         decode_attention(q, kv, plan_splits(8, 8, 1), torch.empty_like(q), space, "torch")
