@@ -48,6 +48,12 @@ def waterfall(levers: Sequence[LeverSetting], rows: Rows) -> None:
         rows.add(levers[:count], "waterfall")
 
 
+def whole(levers: Sequence[LeverSetting], rows: Rows) -> None:
+    """Nothing, and all levers: what ships, without the steps between."""
+    rows.add((), "waterfall")
+    rows.add(levers, "waterfall")
+
+
 def leave_one_out(levers: Sequence[LeverSetting], rows: Rows) -> tuple[int, ...]:
     """Per lever, the row of the whole stack without it."""
     return tuple(

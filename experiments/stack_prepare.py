@@ -15,9 +15,16 @@ from experiments.plan import make_plan
 from experiments.prepare import Comparison, RunFacts
 from experiments.ranks.needs import with_ranks
 from experiments.registry import Registry
-from experiments.requests import Listener
+from experiments.requests import NO_ORACLE, Listener
 from experiments.spec import NO_LEVER, AbSpec, LeverSetting
-from experiments.stack_plan import FEWEST_BLOCKS, Rows, leave_one_out, overlaps, waterfall
+from experiments.stack_plan import (
+    FEWEST_BLOCKS,
+    Rows,
+    leave_one_out,
+    overlaps,
+    waterfall,
+    whole,
+)
 from experiments.stack_published import published, refuse_other_work
 from experiments.stack_records import Row, StackSpec
 from experiments.stack_requests import StackRequest
@@ -29,6 +36,9 @@ from levers.base import OFF, Lever, claims
 from levers.errors import BadSetting, LeverConflict, UsageError
 from levers.policy import GatingPolicy, ParityClass
 from levers.source import source_digest
+
+NOTHING_TO_GATE = GatingPolicy(primaries=("*",), claims=ParityClass.BYTE_EXACT)
+"""The policy of a stack without levers: its rows are the reference and the oracle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,8 @@ class Stack:
     def comparison(self, row: Row) -> Comparison:
         """One row against no lever at all, as the comparison that parity and processes work on."""
         spec = self.ab_spec(row.levers)
-        last = catalog.get(row.levers[-1].lever if row.levers else self.spec.levers[-1].lever)
+        named = row.levers or self.spec.levers
+        last = catalog.get(named[-1].lever) if named else _any_lever()
         plan = make_plan(spec.seed, spec.looks[-1])
         return Comparison(spec, last, self.workload, self.device, plan, ())
 
@@ -60,6 +71,7 @@ class Stack:
             device=self.spec.device,
             seed=self.spec.seed,
             stack=tuple(levers[:-1]),
+            oracle=self.spec.oracle.oracle if self.spec.oracle else None,
             policy=self.policy,
             levers_source_digest=self.spec.levers_digest,
             interleaved=self.spec.interleaved,
@@ -86,7 +98,9 @@ def resolved(
             f"{request.blocks} blocks cannot be balanced",
             cure=f"use an even number of at least {FEWEST_BLOCKS}: each second block is a mirror",
         )
-    levers = typed(request.levers) or default_on(registry, workload, parameters, device, listener)
+    levers = typed(request.levers)
+    if not levers and not request.bare:
+        levers = default_on(registry, workload, parameters, device, listener)
     declared = [catalog.get(one.lever) for one in levers]
     facts = facts_of(workload, parameters, device)
     _refuse(levers, declared, facts)
@@ -108,7 +122,8 @@ def again(spec: StackSpec, device: Device) -> Stack:
     workload = workloads.get(spec.workload)
     facts = facts_of(workload, spec.parameters, device)
     axes = tuple(axis.name for axis in workload.axes(spec.parameters))
-    return Stack(spec, workload, device, policy_of(declared, facts), axes)
+    policy = policy_of(declared, facts) if declared else NOTHING_TO_GATE
+    return Stack(spec, workload, device, policy, axes)
 
 
 def facts_of(workload: Workload, parameters: Mapping[str, Scalar], device: Device) -> RunFacts:
@@ -203,11 +218,14 @@ def _fixed(
     declared: Sequence[Lever],
 ) -> Stack:
     axes = tuple(axis.name for axis in workload.axes(parameters))
-    policy = policy_of(declared, facts_of(workload, parameters, device))
+    facts = facts_of(workload, parameters, device)
+    policy = policy_of(declared, facts) if declared else NOTHING_TO_GATE
     rows = Rows()
-    waterfall(levers, rows)
-    left_out = leave_one_out(levers, rows) if request.leave_one_out and len(levers) > 1 else ()
+    (waterfall if request.stepwise else whole)(levers, rows)
+    several = len(levers) > 1 or not request.stepwise
+    left_out = leave_one_out(levers, rows) if request.leave_one_out and several else ()
     crossed = overlaps(levers, declared, rows) if request.pairs else ()
+    oracle = prepare.oracle_of(workload, request.oracle or NO_ORACLE)
     named = " ".join(map(str, levers))
     seed = int(digest_of(f"{workload.name} {named}")[:7], 16)
     spec = StackSpec(
@@ -216,7 +234,7 @@ def _fixed(
         device=device.facts.device,
         seed=request.seed if request.seed is not None else seed,
         levers=levers,
-        rows=rows.all(),
+        rows=_with_oracle(rows.all(), oracle),
         left_out=left_out,
         overlaps=crossed,
         blocks=request.blocks,
@@ -227,8 +245,22 @@ def _fixed(
         demands=policy.demanded,
         levers_digest=_digest(declared),
         published=published(request.published, levers, axes, parameters),
+        stepwise=request.stepwise,
+        oracle_mode=workload.oracle_mode(parameters, oracle) if oracle else "",
     )
     return Stack(spec, workload, device, policy, axes)
+
+
+def _with_oracle(rows: tuple[Row, ...], oracle: str | None) -> tuple[Row, ...]:
+    """The rows, and the oracle's as the last one."""
+    if oracle is None:
+        return rows
+    return (*rows, Row(index=len(rows), levers=(), parts=("oracle",), oracle=oracle))
+
+
+def _any_lever() -> Lever:
+    """Stands in a comparison without any lever, of which none is ever enabled."""
+    return next(entry.lever for entry in catalog.listed() if entry.lever is not None)
 
 
 def _judged_axis(axes: Sequence[str], policy: GatingPolicy, workload: str) -> str:

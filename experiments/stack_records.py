@@ -17,21 +17,34 @@ from experiments.spec import LeverSetting
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value
 from levers.policy import Axis, ParityClass
 
-Part = Literal["waterfall", "leave-one-out", "pair"]
+Part = Literal["waterfall", "leave-one-out", "pair", "oracle"]
 """Which table asked for a row; a set of levers that several ask for is measured once."""
 
 
 class Row(Value):
-    """One set of levers that is measured; ``parts`` are the tables that need it."""
+    """One set of levers that is measured; ``parts`` are the tables that need it.
+
+    The row of an ``oracle`` has no lever: it is an outside implementation of the same work.
+    """
 
     index: int
     levers: tuple[LeverSetting, ...]
     parts: tuple[Part, ...]
+    oracle: str = ""
 
     @property
     def name(self) -> str:
         """The levers of the row in words."""
+        if self.oracle:
+            return f"oracle {self.oracle}"
         return " + ".join(map(str, self.levers)) or "no lever"
+
+    @property
+    def arm(self) -> Arm:
+        """The arm of its processes; the row without levers is the reference."""
+        if self.oracle:
+            return "oracle"
+        return "cand" if self.levers else "ref"
 
 
 class Overlap(Value):
@@ -63,7 +76,8 @@ class StackSpec(Value):
 
     Attributes:
         levers: the levers in the order in which they are added.
-        rows: all sets of levers that are measured; row k of the waterfall is ``rows[k]``.
+        rows: all sets of levers that are measured; row k of the waterfall is ``rows[k]``, and an
+            oracle's row is the last one.
         left_out: per lever, the index of the row without it; empty where that was not asked for.
         blocks: planned blocks; each holds every row once.
         interleaved: each row runs in turns with a process without levers, and its values are taken
@@ -71,6 +85,8 @@ class StackSpec(Value):
         axis: the axis on which gains are judged.
         claims, demands: the weakest parity class that a lever of the stack claims, and demands.
         levers_digest: digest of the source files of all levers.
+        stepwise: whether the waterfall adds the levers one by one, or the whole alone is measured.
+        oracle_mode: how the oracle must run to be in its users' mode; empty where unknown.
     """
 
     workload: str
@@ -89,11 +105,18 @@ class StackSpec(Value):
     demands: ParityClass
     levers_digest: str
     published: tuple[Published, ...] = ()
+    stepwise: bool = True
+    oracle_mode: str = ""
 
     @property
     def whole(self) -> int:
         """The index of the row with all levers."""
-        return len(self.levers)
+        return len(self.levers) if self.stepwise else min(1, len(self.levers))
+
+    @property
+    def oracle(self) -> Row | None:
+        """The row of the oracle, if one is measured."""
+        return next((row for row in self.rows if row.oracle), None)
 
 
 class RowEvidence(Value):
@@ -157,6 +180,7 @@ class Analysis(Value):
         total: the whole stack against no lever, measured in the same blocks.
         log_sum: sum of the log gains on the judged axis; equal to the total's log, since nothing is
             counted twice. None where a gain is missing.
+        oracle: the row without levers, then the whole stack, each against the oracle.
     """
 
     blocks: tuple[int, ...] = ()
@@ -166,6 +190,7 @@ class Analysis(Value):
     log_sum: float | None = None
     left_out: tuple[Contrast, ...] = ()
     interactions: tuple[Contrast, ...] = ()
+    oracle: tuple[Contrast, ...] = ()
 
 
 class StackRecord(Value):
@@ -195,7 +220,7 @@ class StackRecord(Value):
     def _legal(self) -> StackRecord:
         if self.status == "refused" and not self.faults:
             raise ValueError("a refused stack says why")
-        if self.status != "measured" and self.analysis.gains:
+        if self.status != "measured" and (self.analysis.gains or self.analysis.total):
             raise ValueError(f"a stack that is {self.status} shows no gain")
         for one in self.evidence:
             broken = one.parity is not None and one.parity.parity_class is ParityClass.BROKEN

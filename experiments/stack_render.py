@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from experiments import roofline_view
+from experiments import roofline_view, stack_oracle_view
 from experiments.profiling_records import Profile
 from experiments.stack_records import StackRecord
 from experiments.stack_view import Table, view
@@ -30,7 +30,7 @@ def print_stack(console: Console, record: StackRecord) -> None:
         console.print(Text(shown.refusal, style="bold red"))
     for warning in shown.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
-    for table in shown.tables:
+    for table in (*stack_oracle_view.tables(record), *shown.tables):
         print_table(console, table)
     if record.profile is not None:
         print_table(console, roofline_view.groups(record.profile))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments import plots, render, roofline_view, stack_plots
+from experiments import plots, render, roofline_view, stack_oracle_view, stack_plots
 from experiments.plots import Plot
 from experiments.stack_records import StackRecord
 from experiments.stack_view import StackView, Table, view
@@ -36,4 +36,4 @@ def _page(record: StackRecord, drawn: tuple[Plot, ...]) -> str:
 def tables(record: StackRecord, shown: StackView) -> tuple[Table, ...]:
     """All tables of a stack, its profile last where there is one."""
     profile = () if record.profile is None else (roofline_view.groups(record.profile),)
-    return (*shown.tables, *profile)
+    return (*stack_oracle_view.tables(record), *shown.tables, *profile)

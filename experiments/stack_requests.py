@@ -24,6 +24,9 @@ class StackRequest:
         resume: id of an interrupted stack to go on with.
         profile: whether the whole stack is profiled once at the end.
         ranks: processes of each row, each with its own device and part of the global batch.
+        oracle: an outside implementation of the same work that runs once in every block, or None.
+        stepwise: whether the levers are also added one by one; without, only the whole is measured.
+        bare: whether an empty ``levers`` means no lever at all.
     """
 
     workload: str
@@ -40,3 +43,6 @@ class StackRequest:
     resume: str | None = None
     profile: bool = False
     ranks: int = 1
+    oracle: str | None = None
+    stepwise: bool = True
+    bare: bool = False

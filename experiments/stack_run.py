@@ -195,7 +195,8 @@ def _measured(
         if profile and record.status == "measured":
             listener.on_stage("profile", "the whole stack, in a process of its own")
             mine = cells[stack.spec.whole].evidence().samples
-            found = profiled(comparison.spec, stack.spec.levers, "cand", executor, mine)
+            arm = stack.spec.rows[stack.spec.whole].arm
+            found = profiled(comparison.spec, stack.spec.levers, arm, executor, mine)
             record = record.model_copy(update=found.changes())
     return record
 

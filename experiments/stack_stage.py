@@ -25,6 +25,7 @@ from experiments.spool import Spool
 from experiments.stack_plan import Schedule, most_lost
 from experiments.stack_records import Row, RowEvidence, StackSpec
 from experiments.stack_stats import whole_blocks
+from experiments.states import ORACLE_MODE_FACT
 from experiments.tasks import Task
 from experiments.witnessing import ARGUMENT
 
@@ -44,8 +45,8 @@ class Cell:
 
     @property
     def arm(self) -> Arm:
-        """The row without levers is the reference."""
-        return "cand" if self.row.levers else "ref"
+        """The arm of its processes."""
+        return self.row.arm
 
     def evidence(self) -> RowEvidence:
         """All that is on disk of this row."""
@@ -181,7 +182,7 @@ class Stage:
                 continue
             if not self.spec.interleaved:
                 self._take(cell, cell.arm, number, self.executor.run(self.task(cell, number)))
-            elif cell.row.levers:
+            elif cell.arm != "ref":
                 self._in_turns(cell, number, slot)
             self._report()
         self._block_s = self.clock() - start
@@ -199,7 +200,7 @@ class Stage:
         self, cell: Cell, arm: Arm, number: int, execution: Execution, position: int = 0
     ) -> None:
         """One process: its sample and what disturbed it on disk, or its failure."""
-        mine = cell if arm == "cand" else self.cells[0]
+        mine = self.cells[0] if arm == "ref" else cell
         failure = failure_of(arm, execution.result) or _unclean(arm, execution)
         if failure is not None:
             mine.spool.failure(failure)
@@ -220,6 +221,8 @@ class Stage:
     def task(self, cell: Cell, number: int) -> Task:
         """The timed process of a row; what ran at the levers' sites is read after it."""
         task = task_of(cell.spec, Run(pair=number, position=0, arm=cell.arm))
+        if cell.arm == "oracle":
+            return task
         seen = [one.lever for one in self.spec.levers]
         return task.model_copy(update={"arguments": {ARGUMENT: seen}})
 
@@ -245,10 +248,19 @@ class Stage:
         if not found:
             return
         (first, one), *others = found
+        for cell, sample in found:
+            self._check_mode(cell, sample)
         for cell, other in others:
             apart = different_work(one, other)
             if apart:
                 self._fault("inputs-differ", f"{cell.row.name} against {first.row.name}: {apart}")
+
+    def _check_mode(self, cell: Cell, sample: Sample) -> None:
+        """An oracle in a slower mode than its users' would be beaten for the wrong reason."""
+        ran = str(sample.telemetry.get(ORACLE_MODE_FACT) or "")
+        if sample.arm == "oracle" and ran and self.spec.oracle_mode not in ("", ran):
+            text = f"the {cell.row.name} ran {ran} where its users run it {self.spec.oracle_mode}"
+            self._fault("oracle-mode", text)
 
 
 def different_work(one: Sample, other: Sample) -> str:

@@ -43,7 +43,8 @@ def whole_blocks(
     lost = sorted({one.pair for row in evidence for one in row.lost})
     living = [row for row in evidence if not row.failures]
     if interleaved:
-        arms = [arm for row in living if row.row.levers for arm in (row.of("ref"), row.of("cand"))]
+        own = [row for row in living if row.row.arm != "ref"]
+        arms = [arm for row in own for arm in (row.of("ref"), row.of(row.row.arm))]
         have = [set(arm) for arm in arms]
     else:
         have = [{sample.pair for sample in row.samples} for row in living]
@@ -77,7 +78,7 @@ class _Blocks:
         if len(self.numbers) < FEWEST_BLOCKS:
             return Analysis()
         spec = self.spec
-        steps = range(1, spec.whole + 1)
+        steps = range(1, spec.whole + 1) if spec.stepwise else ()
         gains = [self._ratio(spec.levers[k - 1].lever, k - 1, k) for k in steps]
         left = [
             self._ratio(one.lever, row, spec.whole)
@@ -90,11 +91,25 @@ class _Blocks:
             blocks=self.numbers,
             values=tuple(self._medians(self.evidence[row.index]) for row in spec.rows),
             gains=self._judged(gains),
-            total=self._contrast("the whole stack", (0, spec.whole), PAIRED),
-            log_sum=math.fsum(known) if len(known) == len(found) else None,
+            total=self._total(),
+            log_sum=math.fsum(known) if found and len(known) == len(found) else None,
             left_out=self._judged(left),
             interactions=self._judged(crossed),
+            oracle=self._against_oracle(),
         )
+
+    def _total(self) -> Contrast | None:
+        """All levers against none, where there is any."""
+        ends = (0, self.spec.whole)
+        return self._contrast("the whole stack", ends, PAIRED) if self.spec.levers else None
+
+    def _against_oracle(self) -> tuple[Contrast, ...]:
+        """The row without levers and the whole, each against the oracle of the same blocks."""
+        row = self.spec.oracle
+        if row is None:
+            return ()
+        named = (("no lever", 0), ("the whole stack", self.spec.whole))
+        return tuple(self._contrast(name, (row.index, mine), PAIRED) for name, mine in named)
 
     def _log_gain(self, gain: Contrast) -> float | None:
         effect = gain.effect(self.spec.axis)
@@ -141,10 +156,10 @@ class _Blocks:
         """A row's log values of an axis in the blocks that count; None where one has no log."""
         one = self.evidence[row]
         if not self.spec.interleaved:
-            return self._log(one.of("cand" if one.row.levers else "ref"), axis)
-        if not one.row.levers:
+            return self._log(one.of(one.row.arm), axis)
+        if one.row.arm == "ref":
             return np.zeros(len(self.numbers))
-        mine, beside = self._log(one.of("cand"), axis), self._log(one.of("ref"), axis)
+        mine, beside = self._log(one.of(one.row.arm), axis), self._log(one.of("ref"), axis)
         return None if mine is None or beside is None else mine - beside
 
     def _log(self, samples: Mapping[int, Sample], axis: str) -> Floats | None:
@@ -171,7 +186,7 @@ class _Blocks:
 
     def _reference(self, axis: str) -> Floats | None:
         """The log values of all processes without levers in the blocks that count."""
-        rows = [one for one in self.evidence.values() if one.row.levers and not one.failures]
+        rows = [one for one in self.evidence.values() if one.row.arm != "ref" and not one.failures]
         found = [self._log(one.of("ref"), axis) for one in rows]
         good = [one for one in found if one is not None]
         return np.concatenate(good) if good else None

@@ -204,10 +204,11 @@ def _reading(axis: str) -> str:
 
 
 def _left_out(record: StackRecord) -> Table:
-    axis = record.spec.axis
+    axis, analysis = record.spec.axis, record.analysis
+    own = [gain_text(one, axis) for one in analysis.gains] or [NOTHING] * len(analysis.left_out)
     rows = tuple(
-        (one.name, gain_text(one, axis), _p(one), gain_text(first, axis))
-        for one, first in zip(record.analysis.left_out, record.analysis.gains, strict=True)
+        (one.name, gain_text(one, axis), _p(one), first)
+        for one, first in zip(analysis.left_out, own, strict=True)
     )
     columns = ("lever", "brings to the whole", "p", "own gain in the waterfall")
     note = (

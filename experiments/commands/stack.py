@@ -58,6 +58,9 @@ def stack(
     pairs: Annotated[
         bool, typer.Option("--pairs/--no-pairs", help="Levers that share a site: alone and both.")
     ] = True,
+    oracle: Annotated[
+        str | None, typer.Option(help="An outside implementation that runs in every block too.")
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also profile the whole stack (see roofline).")
     ] = False,
@@ -88,7 +91,8 @@ def stack(
     if show is not None:
         return show_stack(show, html=html, as_json=as_json, command="stack")
     if resume is not None:
-        _refuse_beside_resume(levers=levers, set=set_, first=first, published=published, seed=seed)
+        asked = {"levers": levers, "set": set_, "first": first, "published": published}
+        _refuse_beside_resume(**asked, seed=seed, oracle=oracle)
     request = StackRequest(
         workload=workload or "",
         levers=tuple(filter(None, (levers or "").split(","))),
@@ -104,6 +108,7 @@ def stack(
         resume=resume,
         profile=profile,
         ranks=ranks,
+        oracle=oracle,
     )
     return _measure(request, html=html, as_json=as_json, ask=not yes)
 
