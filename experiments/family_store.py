@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from experiments.family_records import FamilyRecord
 from experiments.files import write_atomically
 from experiments.home import Home
 from experiments.values import problem_of
 from levers.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from experiments.family_records import FamilyRecord
 
 FAMILIES = "families"
 """Folder of the home that holds the selections: apart from the runs, since none is a verdict."""
@@ -49,6 +52,8 @@ def found(home: Home, family_id: str) -> FamilyRecord | None:
 
 
 def _read(path: Path) -> FamilyRecord:
+    from experiments.family_records import FamilyRecord
+
     try:
         return FamilyRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:

@@ -117,7 +117,7 @@ def standing(run_id: str) -> Standing:
 
     with _registry(home(reading=True)) as registry:
         try:
-            return registry.standing(run_id, now.current(registry))
+            return registry.standing(run_id, now.beside(registry, run_id))
         except UnknownName:
             return Standing()
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
-from sqlalchemy import delete, func, select
+from sqlalchemy import and_, delete, func, select
 
 from experiments import registry_marks as marks
 from experiments.defaults import Current, DefaultState, OnSet, Override, on_set
@@ -198,10 +198,20 @@ class Registry:
             scopes = [scope_of(row) for row in connection.execute(query)]
             return states_of(connection, scopes, current)
 
-    def levers(self) -> frozenset[str]:
-        """The names of the levers that have a verdict in some scope."""
+    def levers(self, beside: str | None = None) -> frozenset[str]:
+        """The names of the levers that have a verdict in some scope.
+
+        Args:
+            beside: a run's id: the levers with a verdict on its workload and device alone, which
+                are all that its own standing depends on.
+        """
+        states = DEFAULT_STATES.c
+        query = select(states.lever).distinct()
+        if beside is not None:
+            same = states.workload == RUNS.c.workload, states.device_kind == RUNS.c.device_kind
+            query = query.join(RUNS, and_(*same)).where(RUNS.c.run_id == self.resolve(beside))
         with self.store.reading() as connection:
-            return frozenset(connection.scalars(select(DEFAULT_STATES.c.lever).distinct()))
+            return frozenset(connection.scalars(query))
 
     def default_state(self, scope: Scope, current: Current | None = None) -> DefaultState:
         """The default state of one scope; undecided where it has no verdict."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
-from experiments.stack_records import StackRecord
 from experiments.values import SCHEMA_VERSION, problem_of
 from levers.errors import StoreError, UnknownName, UsageError
+
+if TYPE_CHECKING:  # to look for an id, which every show does, builds no record
+    from experiments.stack_records import StackRecord
 
 FOLDER = "stacks"
 """Below the home: apart from the runs, since a stack is no verdict."""
@@ -63,6 +66,8 @@ def load(folder: Path) -> StackRecord:
     Raises:
         StoreError: it cannot be read, or is not of this version.
     """
+    from experiments.stack_records import StackRecord
+
     path = folder / RECORD if (folder / RECORD).is_file() else folder / HEAD
     try:
         return StackRecord.model_validate_json(path.read_bytes())
@@ -161,6 +166,8 @@ def read_bundle(path: Path) -> StackRecord:
     Raises:
         StoreError: it cannot be read, is damaged or edited, or from a newer version.
     """
+    from experiments.stack_records import StackRecord
+
     try:
         bundle = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
