@@ -108,6 +108,8 @@ def workload_of(lever: Lever, name: str | None) -> Workload:
 def oracle_of(workload: Workload, asked: str | None) -> str | None:
     """The oracle to measure: the one asked for, the workload's first, or none.
 
+    A name of the workload that ends with a colon takes an argument, which the workload reads.
+
     Raises:
         UnknownName: the workload has no such oracle.
     """
@@ -115,7 +117,8 @@ def oracle_of(workload: Workload, asked: str | None) -> str | None:
         return None
     if asked is None:
         return workload.oracles[0] if workload.oracles else None
-    if asked not in workload.oracles:
+    with_argument = tuple(name for name in workload.oracles if name.endswith(":"))
+    if asked not in workload.oracles and not asked.startswith(with_argument):
         raise UnknownName("oracle", asked, (*workload.oracles, NO_ORACLE))
     return asked
 
@@ -177,6 +180,7 @@ def compare(
         sequential=request.sequential,
     )
     _check_axes(spec, workload, parameters)
+    workload.targets(parameters, spec.oracle)  # refuses an oracle's argument that it cannot use
     return _with_plan(spec, lever, workload, device, unmet_by(lever, facts, ref, cand))
 
 

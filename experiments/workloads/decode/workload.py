@@ -9,12 +9,13 @@ from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.folder import SHIPPED, model_config, model_digest
+from experiments.workloads.decode.oracle_names import ORACLES, parsed_oracle, users_mode
+from experiments.workloads.decode.names import SITES, rate_axis
+from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
 from experiments.workloads.decode.parameters import CHOICES, RANGES, defaults, parsed_concurrency
 from levers.errors import BadParameter, UnknownName
 from levers.policy import Axis
 
-SPLIT_RULE = "decode.attention.split_rule"
-"""The site whose callable maps a launch's shape to its number of KV splits."""
 FIXED_AXES = (
     Axis("decode/ttft_ms/p50", "ms", higher_is_better=False),
     Axis("decode/ttft_ms/p95", "ms", higher_is_better=False),
@@ -32,8 +33,8 @@ class DecodeWorkload:
 
     name = "decode"
     summary = "greedy decode of a Qwen3 / Llama model: tok/s per concurrency, TTFT, ITL, memory"
-    opener = "experiments.workloads.decode.session:open_session"
-    oracles = ("sdpa",)
+    opener = "experiments.workloads.decode.opening:open_implementation"
+    oracles = ORACLES
     checks = (
         "op",
         "determinism",
@@ -73,22 +74,30 @@ class DecodeWorkload:
     def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
         """Throughput per concurrency, latencies, and peak memory."""
         counts = parsed_concurrency(str(parameters["concurrency"]))
-        rates = tuple(Axis(f"decode/tok_s/c{c}", "tok/s", higher_is_better=True) for c in counts)
+        rates = tuple(Axis(rate_axis(c), "tok/s", higher_is_better=True) for c in counts)
         on_cuda = parameters["device_type"] == "cuda"
         memory = Axis("memory/peak_bytes", "bytes", higher_is_better=False, deterministic=on_cuda)
         return (*rates, *FIXED_AXES, memory)
 
     def targets(self, parameters: Mapping[str, Scalar], oracle: str | None) -> tuple[Target, ...]:
-        """Each throughput must reach the oracle's; without an oracle there is no target."""
+        """Each throughput must reach the oracle's; without an oracle there is no target.
+
+        Where an oracle is measured at some concurrencies alone, the others stay undecided.
+
+        Raises:
+            UnknownName: there is no such oracle.
+            BadParameter: an argument of the oracle that cannot be used with these parameters.
+        """
         if oracle is None:
             return ()
         counts = parsed_concurrency(str(parameters["concurrency"]))
-        return tuple(Target(f"decode/tok_s/c{c}", "oracle", 1.0) for c in counts)
+        parsed_oracle(oracle).concurrency(counts)
+        return tuple(Target(rate_axis(c), "oracle", 1.0) for c in counts)
 
     def sites(self, parameters: Mapping[str, Scalar]) -> tuple[str, ...]:
-        """The split rule of the paged attention."""
+        """Each operation of the decoder, the forms of its weights, and how a step is run."""
         del parameters
-        return (SPLIT_RULE,)
+        return SITES
 
     def needs(self, parameters: Mapping[str, Scalar], device: DeviceFacts) -> Needs:
         """Weights, cache and work space (measured factors), and the time of one sample."""
@@ -108,9 +117,8 @@ class DecodeWorkload:
         )
 
     def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
-        """Captured where the engine is, since that is how the oracle's users run it."""
-        captured = parameters["graph"] == "on"
-        return f"captured-{oracle}" if captured else f"eager-{oracle}"
+        """The mode of the oracle's users; see :mod:`~experiments.workloads.decode.oracle_names`."""
+        return users_mode(parameters, oracle)
 
     def impossible(
         self, parameters: Mapping[str, Scalar], device: DeviceFacts
@@ -128,7 +136,7 @@ class DecodeWorkload:
         bounds = {}
         for c in parsed_concurrency(str(parameters["concurrency"])):
             cached = c * max(0, prompt - 5 * c) * config.kv_bytes_per_token
-            bounds[f"decode/tok_s/c{c}"] = c * known[0] / (config.weight_bytes_read + cached)
+            bounds[rate_axis(c)] = c * known[0] / (config.weight_bytes_read + cached)
         return bounds
 
 

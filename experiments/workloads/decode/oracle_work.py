@@ -1,0 +1,76 @@
+"""The work of one oracle sample: the same prompts, lengths and counts as an arm's sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from experiments.tasks import Measurement
+from experiments.values import Scalar
+from experiments.workloads.decode import measuring
+from experiments.workloads.decode.config import ModelConfig
+from experiments.workloads.decode.folder import model_config
+from experiments.workloads.decode.generation import rate_axis
+from experiments.workloads.decode.oracle_names import OracleName
+from experiments.workloads.decode.parameters import parsed_concurrency
+from experiments.workloads.decode.prompts import PromptSet, digest, prompt_set
+
+
+class OracleWork:
+    """Prompts and lengths as :class:`~experiments.workloads.decode.session.DecodeSession` has them.
+
+    Attributes:
+        counts: the concurrencies to measure.
+        measured: one prompt for each slot of the largest concurrency of the workload.
+        capacity_tokens: positions that a sequence may take.
+    """
+
+    def __init__(self, parameters: Mapping[str, Scalar], seed: int, name: OracleName) -> None:
+        self.parameters, self.seed = parameters, seed
+        self.model = str(parameters["model"])
+        self.config: ModelConfig = model_config(self.model)
+        every = parsed_concurrency(str(parameters["concurrency"]))
+        self.counts = name.concurrency(every)
+        prompt_tokens, self.output_tokens = (
+            self._number("prompt_tokens"),
+            self._number("output_tokens"),
+        )
+        self.capacity_tokens = prompt_tokens + self.output_tokens
+        self.rounds, self.round_steps = self._number("rounds"), self._number("round_steps")
+        self.prompts: PromptSet = prompt_set(self.model, self.config, prompt_tokens)
+        self.measured = self.prompts.measured(max(every), seed)
+
+    def _number(self, name: str) -> int:
+        return int(self.parameters[name] or 0)
+
+    def requests(self) -> list[list[tuple[int, ...]]]:
+        """The prompts of each round's timed first tokens: the prompts in turn, cut short."""
+        repeats, length = self._number("ttft_repeats"), self._number("ttft_tokens")
+        every = [self.measured[i % len(self.measured)][:length] for i in range(repeats)]
+        return [every[number :: self.rounds] for number in range(self.rounds)]
+
+    def measurement(
+        self,
+        gaps_s: Mapping[int, Sequence[float]],
+        ttft: Sequence[float],
+        peak_bytes: int,
+        facts: Mapping[str, Scalar],
+    ) -> Measurement:
+        """The sample of an oracle that decodes all slots in step.
+
+        Args:
+            gaps_s: per concurrency, the seconds of each step.
+            ttft: times to first token, in ms.
+            peak_bytes: peak memory.
+            facts: how the oracle ran, with ``oracle_mode``.
+        """
+        raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps_s.items()}
+        return Measurement(
+            values=measuring.axis_values(gaps_s, ttft, peak_bytes),
+            raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
+            inputs_digest=digest(self.measured),
+            outputs_count=sum(c * len(v) for c, v in gaps_s.items()) + len(ttft),
+            facts={"prompt_tokens_total": sum(len(p) for p in self.measured), **facts},
+        )
+
+
+__all__ = ["OracleWork", "rate_axis"]
