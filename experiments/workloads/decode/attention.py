@@ -1,7 +1,7 @@
 """The attention of one decode step: our split-KV over pages, and the oracle's ``sdpa``.
 
-Both write the new token's keys and values and attend to the whole sequence. The split rule is a
-site that a lever may change; the launcher reports what it really launched.
+Both write the new token's keys and values and attend to the whole sequence. The split rule and the
+kernel are sites that a lever may change; the launcher reports what it really launched.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from experiments.workloads.decode.caches import ContiguousCache, PagedCache
 from experiments.workloads.decode.config import ModelConfig
-from levers.base import Site
+from experiments.workloads.decode.names import SPLIT_RULE
+from experiments.workloads.decode.sites import DecodeSites
 from levers.kernels.split_heuristic import DecodeShape
-from levers.kernels.split_kv import Backend, Workspace, decode_attention, plan_splits
+from levers.kernels.split_kv import Workspace, plan_splits
 
 
 class StepAttention(Protocol):
@@ -27,8 +28,8 @@ class StepAttention(Protocol):
     def cache(self) -> PagedCache | ContiguousCache:
         """Where the keys and values are kept."""
 
-    def plan(self, axis: str, count: int) -> None:
-        """Set up for steps of ``count`` slots, measured on ``axis``."""
+    def plan(self, count: int) -> None:
+        """Set up for steps of ``count`` slots."""
 
     def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
         """What all layers of one step share: where the new token goes, lengths, masks."""
@@ -44,13 +45,13 @@ class PagedSplitAttention:
         self,
         config: ModelConfig,
         cache: PagedCache,
-        site: Site,
-        backend: Backend,
+        sites: DecodeSites,
         kv_block: int,
         capacity_tokens: int,
         sm_count: int,
     ) -> None:
-        self.cache, self._site, self._backend = cache, site, backend
+        self.cache, self._sites = cache, sites
+        self._rule = sites.by_name[SPLIT_RULE]
         self._config, self._kv_block = config, kv_block
         self._capacity, self._sm_count = capacity_tokens, sm_count
         slots, device = cache.table_BM.shape[0], cache.table_BM.device
@@ -62,7 +63,7 @@ class PagedSplitAttention:
             slots, config.num_q_heads, config.head_dim, device=device, dtype=cache.k_LPKSD[0].dtype
         )
 
-    def plan(self, axis: str, count: int) -> None:
+    def plan(self, count: int) -> None:
         """Ask the split rule, once for all layers and steps of this batch."""
         shape = DecodeShape(
             batch=count,
@@ -71,8 +72,8 @@ class PagedSplitAttention:
             kv_block=self._kv_block,
             sm_count=self._sm_count,
         )
-        self._axis, self._count = axis, count
-        self._plan = plan_splits(self._capacity, self._kv_block, self._site.launch(shape))
+        self._count = count
+        self._plan = plan_splits(self._capacity, self._kv_block, self._rule.launch(shape))
 
     def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
         """Rows of the new tokens and the lengths that the kernel reads."""
@@ -83,15 +84,8 @@ class PagedSplitAttention:
         """Store the new token, launch the kernel, and report the splits it was launched with."""
         self.cache.write(layer, self._rows, k_BKD, v_BKD)
         out_BHD = self._out_BHD[: self._count]
-        launched = decode_attention(
-            q_BHD,
-            self.cache.layer(layer, self._count, self._lengths_B),
-            self._plan,
-            out_BHD,
-            self._workspace,
-            self._backend,
-        )
-        self._site.observe(self._axis, f"num_splits={launched}")
+        kv = self.cache.layer(layer, self._count, self._lengths_B)
+        self._sites.attention(self._rule, q_BHD, kv, self._plan, out_BHD, self._workspace)
         return out_BHD
 
 
@@ -107,9 +101,9 @@ class SdpaAttention:
         device = cache.k_LBKTD[0].device
         self._span = torch.arange(cache.k_LBKTD[0].shape[2], device=device)
 
-    def plan(self, axis: str, count: int) -> None:
+    def plan(self, count: int) -> None:
         """Nothing is chosen here: PyTorch selects its kernel."""
-        del axis, count
+        del count
 
     def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
         """Rows of the new tokens, and the additive mask of each sequence's length."""

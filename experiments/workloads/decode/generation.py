@@ -12,6 +12,7 @@ from torch import Tensor
 
 from experiments.tasks import Stream
 from experiments.workloads.decode.engine import DecodeEngine
+from experiments.workloads.decode.names import rate_axis as rate_axis
 from levers.errors import BadParameter
 
 Step = Callable[[], Tensor]
@@ -25,11 +26,6 @@ class _Slot:
     prompt: int
     tokens: list[int]
     finish: Literal["stop", "length"] | None = None
-
-
-def rate_axis(count: int) -> str:
-    """The throughput axis of a concurrency."""
-    return f"decode/tok_s/c{count}"
 
 
 def greedy_streams(
@@ -100,7 +96,7 @@ def logit_gaps(
     Each prefix is ``(prompt index, output tokens so far, candidate token)``. The prefix is decoded
     step by step as it was when it came about, and not prefilled.
     """
-    engine.plan(rate_axis(1), 1)
+    engine.plan(1)
     gaps = []
     for prompt, tokens, candidate in prefixes:
         if len(prompts[prompt]) + len(tokens) > engine.capacity_tokens:

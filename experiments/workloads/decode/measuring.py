@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.metrics import percentile, tokens_per_second, ttft_ms
 from experiments.workloads.decode.engine import DecodeEngine
-from experiments.workloads.decode.generation import rate_axis
+from experiments.workloads.decode.names import rate_axis
 
 SETTLE = 1
 """Untimed requests or steps at the beginning of a stretch: the other process of the pair may have

@@ -1,26 +1,53 @@
-"""The decoder's arithmetic: RMS norm, grouped-query projections, rotary positions, SwiGLU.
+"""The decoder: its weights, its blocks, and the way through them, each operation at its site.
 
 Shape suffixes: N tokens (any batch layout, flattened), C hidden size, H query heads, K KV heads,
-D head dimension, I intermediate size, V vocabulary, T positions.
+D head dimension, I intermediate size, J = 2I, E projected width, V vocabulary.
 
-The attention itself is an argument (``attend``), so that training, prefill, the paged decode step
-and the oracle share every other operation. The function computed is that of ``Qwen3ForCausalLM``
-and ``LlamaForCausalLM`` in transformers, against which the logits are tested.
+The attention itself is an argument (``attend``), so that training, prefill, the decode step and the
+oracle share every other operation. The function computed is that of ``Qwen3ForCausalLM`` and
+``LlamaForCausalLM`` in transformers, against which the logits are tested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from experiments.workloads.decode.config import ModelConfig
+from experiments.workloads.decode.operations import RopeTables as RopeTables
+from experiments.workloads.decode.operations import causal_attention as causal_attention
+from experiments.workloads.decode.operations import rms_norm
+from experiments.workloads.decode.operations import rope_tables as rope_tables
+from experiments.workloads.decode.sites import DecodeSites
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""``attend(layer, q_NHD, k_NKD, v_NKD) -> o_NHD``."""
+"""``attend(layer, q_NHD, k_NKD, v_NKD) -> o_NHD``; it stores the keys and values first."""
+
+Rope = tuple[Tensor, Tensor]
+"""``cos_N1D, sin_N1D`` of the tokens' positions."""
+
+
+class StoredMatrix(Protocol):
+    """A weight matrix in a form of its own, such as four-bit blocks."""
+
+    @property
+    def shape(self) -> torch.Size | tuple[int, ...]:
+        """``(E, C)``: outputs and inputs."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read for one product."""
+
+    def linear(self, x_NC: Tensor) -> Tensor:
+        """``x @ matrix.T``, ``[N, E]``."""
+
+
+Matrix = Tensor | StoredMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +55,35 @@ class LayerWeights:
     """One block's weights; projections that read the same input are stored as one matrix."""
 
     input_norm_C: Tensor
-    qkv_EC: Tensor
+    qkv_EC: Matrix
     q_norm_D: Tensor | None
     k_norm_D: Tensor | None
-    o_CE: Tensor
+    o_CE: Matrix
     post_norm_C: Tensor
-    gate_up_JC: Tensor
-    down_CI: Tensor
+    gate_up_JC: Matrix
+    down_CI: Matrix
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """The matrices in the order of their use."""
+        return self.qkv_EC, self.o_CE, self.gate_up_JC, self.down_CI
+
+    @property
+    def qk_norms(self) -> tuple[Tensor, Tensor] | None:
+        """The norms of each query and key head, or None (Llama)."""
+        if self.q_norm_D is None or self.k_norm_D is None:
+            return None
+        return self.q_norm_D, self.k_norm_D
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All weights of a decoder; ``head_VC`` is ``embed_VC`` where they are tied."""
+    """All weights of a decoder; ``head_VC`` is ``embed_VC`` where they are tied and both plain."""
 
     embed_VC: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm_C: Tensor
-    head_VC: Tensor
+    head_VC: Matrix
 
     @property
     def device(self) -> torch.device:
@@ -53,98 +92,63 @@ class Weights:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of weights and activations."""
+        """The dtype of activations and plain weights."""
         return self.embed_VC.dtype
 
 
 @dataclass(frozen=True, slots=True)
-class RopeTables:
-    """Cosines and sines of all positions, each half repeated (the ``rotate_half`` convention)."""
+class Block:
+    """What the callable at ``decode.block`` is given of one block.
 
-    cos_TD: Tensor
-    sin_TD: Tensor
+    Attributes:
+        heads: query heads and KV heads, ``(H, K)``.
+        next_norm_C: the norm that follows the block: the next block's input norm or the final one.
+    """
 
-    def at(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        """``cos_N1D, sin_N1D`` of the given positions."""
-        cos = self.cos_TD.index_select(0, positions_N).unsqueeze(1)
-        return cos, self.sin_TD.index_select(0, positions_N).unsqueeze(1)
-
-
-def rope_tables(
-    config: ModelConfig, positions: int, device: torch.device, dtype: torch.dtype
-) -> RopeTables:
-    """Rotary tables of positions ``0 .. positions - 1`` (Su et al. 2021), computed in fp32."""
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    inverse = 1.0 / (config.rope_theta**half)
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
-    full = torch.cat((angles, angles), dim=-1)
-    return RopeTables(full.cos().to(device, dtype), full.sin().to(device, dtype))
+    index: int
+    config: ModelConfig
+    weights: LayerWeights
+    next_norm_C: Tensor
+    heads: tuple[int, int]
+    sites: DecodeSites
 
 
-def rotate(x_NHD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
-    """Apply rotary positions to every head."""
-    first, second = x_NHD.chunk(2, dim=-1)
-    return x_NHD * cos_N1D + torch.cat((-second, first), dim=-1) * sin_N1D
+class Decoder:
+    """The blocks of one set of weights, ready to be run."""
 
+    def __init__(self, config: ModelConfig, weights: Weights, sites: DecodeSites) -> None:
+        self.config, self.weights, self.sites = config, weights, sites
+        norms = [*(layer.input_norm_C for layer in weights.layers[1:]), weights.final_norm_C]
+        heads = (config.num_q_heads, config.num_kv_heads)
+        self.blocks = tuple(
+            Block(index, config, layer, norm, heads, sites)
+            for index, (layer, norm) in enumerate(zip(weights.layers, norms, strict=True))
+        )
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm over the last dimension (Zhang and Sennrich 2019)."""
-    return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+    def hidden_states(self, tokens_N: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        """The normalised hidden states of flat tokens, ``[N, C]``."""
+        run = self.sites.block
+        x_NC: Tensor = functional.embedding(tokens_N, self.weights.embed_VC)
+        delta_NC: Tensor | None = None
+        for block in self.blocks:
+            x_NC, delta_NC = run(block, x_NC, delta_NC, rope, attend)
+        final_norm_C, eps = self.weights.final_norm_C, self.config.rms_norm_eps
+        if delta_NC is None:
+            return rms_norm(x_NC, final_norm_C, eps)
+        return self.sites.add_norm(x_NC, delta_NC, final_norm_C, eps)[1]
 
-
-def qkv_heads(
-    config: ModelConfig, layer: LayerWeights, x_NC: Tensor, rope: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Projected, normalised and rotated ``q_NHD k_NKD`` and projected ``v_NKD``."""
-    h, k, d = config.num_q_heads, config.num_kv_heads, config.head_dim
-    heads = functional.linear(x_NC, layer.qkv_EC).view(x_NC.shape[0], h + 2 * k, d)
-    q_NHD, k_NKD, v_NKD = torch.split(heads, [h, k, k], dim=1)
-    if layer.q_norm_D is not None and layer.k_norm_D is not None:
-        q_NHD = rms_norm(q_NHD, layer.q_norm_D, config.rms_norm_eps)
-        k_NKD = rms_norm(k_NKD, layer.k_norm_D, config.rms_norm_eps)
-    return rotate(q_NHD, *rope), rotate(k_NKD, *rope), v_NKD
-
-
-def swiglu(layer: LayerWeights, x_NC: Tensor) -> Tensor:
-    """The gated MLP (Shazeer 2020)."""
-    gate_NI, up_NI = functional.linear(x_NC, layer.gate_up_JC).chunk(2, dim=-1)
-    return functional.linear(functional.silu(gate_NI) * up_NI, layer.down_CI)
+    def logits(self, x_NC: Tensor) -> Tensor:
+        """Logits over the vocabulary, ``[N, V]``."""
+        return self.sites.linear(x_NC, self.weights.head_VC, "head")
 
 
 def hidden_states(
-    config: ModelConfig,
-    weights: Weights,
-    tokens_N: Tensor,
-    rope: tuple[Tensor, Tensor],
-    attend: Attend,
+    config: ModelConfig, weights: Weights, tokens_N: Tensor, rope: Rope, attend: Attend
 ) -> Tensor:
-    """The normalised hidden states of flat tokens, ``x_NC``."""
-    x_NC = functional.embedding(tokens_N, weights.embed_VC)
-    for index, layer in enumerate(weights.layers):
-        normed = rms_norm(x_NC, layer.input_norm_C, config.rms_norm_eps)
-        attended = attend(index, *qkv_heads(config, layer, normed, rope))
-        x_NC = x_NC + functional.linear(attended.reshape(x_NC.shape[0], -1), layer.o_CE)
-        x_NC = x_NC + swiglu(layer, rms_norm(x_NC, layer.post_norm_C, config.rms_norm_eps))
-    return rms_norm(x_NC, weights.final_norm_C, config.rms_norm_eps)
+    """The normalised hidden states of flat tokens, each operation in its original form."""
+    return Decoder(config, weights, DecodeSites()).hidden_states(tokens_N, rope, attend)
 
 
 def logits(weights: Weights, x_NC: Tensor) -> Tensor:
-    """Logits over the vocabulary, ``[N, V]``."""
-    return functional.linear(x_NC, weights.head_VC)
-
-
-def causal_attention(q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, batch: int) -> Tensor:
-    """Causal attention inside each of ``batch`` equally long sequences, ``o_NHD``.
-
-    One place for training and prefill; the decode step has its own attention.
-    """
-
-    def split(x: Tensor) -> Tensor:
-        return x.view(batch, -1, x.shape[1], x.shape[2]).transpose(1, 2)
-
-    q_BHTD, k_BKTD, v_BKTD = split(q_NHD), split(k_NKD), split(v_NKD)
-    grouped = q_BHTD.shape[1] != k_BKTD.shape[1]
-    out = functional.scaled_dot_product_attention(
-        q_BHTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped
-    )
-    return out.transpose(1, 2).reshape(q_NHD.shape)
+    """Logits over the vocabulary, ``[N, V]``, in their original form."""
+    return DecodeSites().linear(x_NC, weights.head_VC, "head")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +18,12 @@ from experiments.workloads.decode.engine import DecodeEngine
 from experiments.workloads.decode.folder import is_random, model_config, model_folder
 from experiments.workloads.decode.parameters import parsed_concurrency
 from experiments.workloads.decode.prompts import digest, prompt_set
-from experiments.workloads.decode.weights import load_weights, random_weights
-from experiments.workloads.decode.workload import SPLIT_RULE
+from experiments.workloads.decode.sites import UNWATCHED, DecodeSites
+from experiments.workloads.decode.sources import FolderSource, RandomSource, Source
+from experiments.workloads.decode.weights import LazyDecoder
 from levers.base import Site
 from levers.errors import BadParameter
-from levers.kernels.split_heuristic import upstream_splits
+from levers.kernels.split_kv import Backend
 
 PREFILLS_A_TURN = 3
 """Timed prefills between two turns: the tail of so short a request needs fine turns."""
@@ -30,7 +31,7 @@ WARM_REQUESTS = 4
 """Untimed requests of the timed length: on CUDA the second of a new length still took 60 ms, the
 fifth 11 (kernels are loaded and memory is found for the new shapes)."""
 EXERCISE_STEPS = 2
-"""Steps of each concurrency in the witness pass."""
+"""Steps of each concurrency in the witness pass, at least one of them eager."""
 DIGEST_STEPS = 4
 """Steps of each concurrency whose logits are named by digest."""
 PARITY_PROMPTS = 16
@@ -52,21 +53,28 @@ class DecodeSession:
         self._output_tokens = int(parameters["output_tokens"] or 0)
         self._prompts = prompt_set(model, self._config, prompt_tokens)
         self._measured = self._prompts.measured(max(self._counts), seed)
-        site = Site(SPLIT_RULE, upstream_splits)
-        self.sites: Mapping[str, Site] = {SPLIT_RULE: site}
         self.pace: Callable[[], None] = unpaced
+        slots = DecodeSites(self._backend(), graph=parameters["graph"] == "on")
+        self.sites: Mapping[str, Site] = slots.by_name
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-        if is_random(model):
-            weights = random_weights(self._config, seed, self._device, dtype)
-        else:
-            weights = load_weights(self._config, model_folder(model), self._device, dtype)
+        decoder = LazyDecoder(
+            self._config, self._source(model, seed, dtype), slots, self._device, dtype
+        )
         capacity = prompt_tokens + self._output_tokens
-        attention = self._attention(implementation, site, capacity, dtype)
-        self._engine = DecodeEngine(self._config, weights, attention, max(self._counts), capacity)
-        self._captured: dict[int, Callable[[], Tensor]] = {}
+        attention = self._attention(implementation, slots, capacity, dtype)
+        self._engine = DecodeEngine(decoder, attention, max(self._counts), capacity)
+
+    def _backend(self) -> Backend:
+        return "triton" if self._parameters["attn"] == "triton" else "torch"
+
+    def _source(self, model: str, seed: int, dtype: torch.dtype) -> Source:
+        """Where the weights come from; a folder's headers are checked now."""
+        if is_random(model):
+            return RandomSource(self._config, seed, self._device, dtype)
+        return FolderSource(self._config, model_folder(model), self._device, dtype)
 
     def _attention(
-        self, implementation: str, site: Site, capacity: int, dtype: torch.dtype
+        self, implementation: str, sites: DecodeSites, capacity: int, dtype: torch.dtype
     ) -> StepAttention:
         slots = max(self._counts)
         if implementation == "oracle:sdpa":
@@ -80,32 +88,26 @@ class DecodeSession:
         cache = PagedCache(self._config, slots, capacity, page, self._device, dtype)
         for slot in range(slots):
             cache.admit(slot)
-        backend: Literal["torch", "triton"] = (
-            "triton" if self._parameters["attn"] == "triton" else "torch"
-        )
         return PagedSplitAttention(
             self._config,
             cache,
-            site,
-            backend,
+            sites,
             int(self._parameters["kv_block"] or 0),
             capacity,
             int(self._parameters["sm_count"] or 0),
         )
 
     def _step(self, count: int, captured: bool | None = None) -> Callable[[], Tensor]:
-        """The decode step of ``count`` slots, from a graph where the parameters say so."""
-        use_graph = self._parameters["graph"] == "on" if captured is None else captured
-        self._engine.plan(generation.rate_axis(count), count)
-        if not use_graph:
-            return lambda: self._engine.step(count)
-        if count not in self._captured:
-            self._captured[count] = self._engine.capture(count)
-        return self._captured[count]
+        """The decode step of ``count`` slots, run as its site says or as it is asked for."""
+        engine = self._engine
+        engine.plan(count)
+        if captured is None:
+            return engine.sites.step(engine, count)
+        return engine.captured(count) if captured else engine.eager(count)
 
     def renew(self) -> None:
-        """Drop the captured graphs: each holds the split counts of its setting."""
-        self._captured.clear()
+        """Drop the captured graphs: each holds the kernels and split counts of its setting."""
+        self._engine.forget_graphs()
 
     def warm_up(self) -> None:
         """Prefill every prompt and decode at each concurrency: compile, capture, touch memory."""
@@ -154,7 +156,8 @@ class DecodeSession:
         """The size of the work; of an oracle also how it really ran."""
         facts: dict[str, Scalar] = {"prompt_tokens_total": sum(len(p) for p in self._measured)}
         if self._oracle:
-            facts["oracle_mode"] = f"{'captured' if self._captured else 'eager'}-{self._oracle}"
+            mode = "captured" if self._engine.holds_graphs else "eager"
+            facts["oracle_mode"] = f"{mode}-{self._oracle}"
         return facts
 
     def _requests(self, rounds: int) -> list[list[tuple[int, tuple[int, ...]]]]:
@@ -166,13 +169,23 @@ class DecodeSession:
         return [every[number::rounds] for number in range(rounds)]
 
     def exercise(self) -> None:
-        """Run a few eager steps of each concurrency: a replayed graph would not be counted."""
+        """Run a few steps of each concurrency while the sites watch.
+
+        All but the last are eager, since a replayed graph calls no site; the last is run as a timed
+        one is.
+        """
+        sites = self._engine.sites
         for slot, prompt in enumerate(self._measured):
             self._engine.prefill(slot, prompt)
         for count in self._counts:
-            self._engine.plan(generation.rate_axis(count), count)
-            for _ in range(EXERCISE_STEPS):
-                self._engine.step(count)
+            step = self._step(count)
+            sites.watch = generation.rate_axis(count)
+            try:
+                for _ in range(EXERCISE_STEPS - 1):
+                    self._engine.step(count)
+                step()
+            finally:
+                sites.watch = UNWATCHED
 
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
         """Greedy streams (``tokens``), logit gaps (``gaps``) or digests of logits (``digests``).

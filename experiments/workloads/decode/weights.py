@@ -1,126 +1,134 @@
-"""Weights of a decoder: from safetensors, from a seed, and back to a Hugging Face folder."""
+"""Weights of a decoder: put together from named tensors, matrix by matrix, and taken apart again.
+
+Each matrix goes through a *keep* callable while it is loaded (the site ``decode.weights``), so that
+a form of four bits is made, and the bf16 matrix freed, before the next one is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from experiments.workloads.decode.config import ModelConfig
-from experiments.workloads.decode.model import LayerWeights, Weights
-from levers.errors import BadParameter
+from experiments.workloads.decode.model import Decoder, LayerWeights, Matrix, Weights
+from experiments.workloads.decode.names import WEIGHTS
+from experiments.workloads.decode.original import keep as keep_plain
+from experiments.workloads.decode.sites import DecodeSites
+from experiments.workloads.decode.sources import FolderSource, RandomSource, Source
+from experiments.workloads.decode.sources import shapes as shapes
 
-INIT_STD = 0.02
-"""Standard deviation of random weights: ``initializer_range`` of the Qwen3 configurations."""
+Keep = Callable[[str, Tensor], Matrix]
+"""``keep(name, matrix)``: the form in which it is stored; name: qkv, o, gate_up, down or head."""
 
 
-def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor's Hugging Face name and shape."""
-    c, d, i = config.hidden_size, config.head_dim, config.intermediate_size
-    h, k = config.num_q_heads * d, config.num_kv_heads * d
-    named: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, c)}
-    for layer in range(config.num_layers):
-        at = f"model.layers.{layer}"
-        named |= {
-            f"{at}.input_layernorm.weight": (c,),
-            f"{at}.self_attn.q_proj.weight": (h, c),
-            f"{at}.self_attn.k_proj.weight": (k, c),
-            f"{at}.self_attn.v_proj.weight": (k, c),
-            f"{at}.self_attn.o_proj.weight": (c, h),
-            f"{at}.post_attention_layernorm.weight": (c,),
-            f"{at}.mlp.gate_proj.weight": (i, c),
-            f"{at}.mlp.up_proj.weight": (i, c),
-            f"{at}.mlp.down_proj.weight": (c, i),
-        }
-        if config.qk_norm:
-            named |= {f"{at}.self_attn.{x}_norm.weight": (d,) for x in ("q", "k")}
-    named["model.norm.weight"] = (c,)
-    if not config.tied_embeddings:
-        named["lm_head.weight"] = (config.vocab_size, c)
-    return named
+class LazyDecoder:
+    """A decoder whose weights are put together at their first use.
+
+    They are put together again after the callable at ``decode.weights`` changed, which happens
+    while a lever is engaged and when it is restored; what was there is freed first.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: Source,
+        sites: DecodeSites,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.config, self.sites, self.device, self.dtype = config, sites, device, dtype
+        self._source = source
+        self._site = sites.by_name[WEIGHTS]
+        self._kept_by: Callable[..., Matrix] | None = None
+        self._decoder: Decoder | None = None
+        self.loads = 0
+
+    def get(self) -> Decoder:
+        """The decoder in the form that the site gives its matrices."""
+        if self._decoder is None or self._kept_by is not self._site.launch:
+            self._decoder = None
+            self._kept_by = self._site.launch
+            self._decoder = self._made()
+            self.loads += 1
+        return self._decoder
+
+    def _made(self) -> Decoder:
+        """Plain tensors, also where the first use is inside an inference mode."""
+        with torch.inference_mode(False), torch.no_grad():
+            weights = put_together(self.config, self._source, self.sites.weights)
+        return Decoder(self.config, weights, self.sites)
+
+
+def put_together(config: ModelConfig, source: Source, keep: Keep) -> Weights:
+    """The weights of a source, read in the order of the decoder and stored as ``keep`` says."""
+    with source.reader() as read:
+        embed_VC = read("model.embed_tokens.weight")
+        layers = tuple(_layer(config, index, read, keep) for index in range(config.num_layers))
+        final_norm_C = read("model.norm.weight")
+        head = embed_VC if config.tied_embeddings else read("lm_head.weight")
+        return Weights(embed_VC, layers, final_norm_C, keep("head", head))
+
+
+def _layer(
+    config: ModelConfig, index: int, read: Callable[[str], Tensor], keep: Keep
+) -> LayerWeights:
+    at = f"model.layers.{index}"
+    attention, mlp = f"{at}.self_attn", f"{at}.mlp"
+    norms = [read(f"{attention}.{x}_norm.weight") for x in "qk"] if config.qk_norm else [None, None]
+
+    def joined(where: str, parts: tuple[str, ...]) -> Tensor:
+        return torch.cat([read(f"{where}.{part}_proj.weight") for part in parts])
+
+    return LayerWeights(
+        input_norm_C=read(f"{at}.input_layernorm.weight"),
+        qkv_EC=keep("qkv", joined(attention, ("q", "k", "v"))),
+        q_norm_D=norms[0],
+        k_norm_D=norms[1],
+        o_CE=keep("o", read(f"{attention}.o_proj.weight")),
+        post_norm_C=read(f"{at}.post_attention_layernorm.weight"),
+        gate_up_JC=keep("gate_up", joined(mlp, ("gate", "up"))),
+        down_CI=keep("down", read(f"{mlp}.down_proj.weight")),
+    )
 
 
 def load_weights(
     config: ModelConfig, folder: Path, device: torch.device, dtype: torch.dtype
 ) -> Weights:
-    """The weights of a Hugging Face folder's safetensors files.
+    """The plain weights of a Hugging Face folder's safetensors files.
 
     Raises:
         BadParameter: a file that is not safetensors, a tensor that is missing or has another shape.
     """
-    wanted, found = shapes(config), {}
-    for name, tensor in _stored_tensors(folder):
-        if name in wanted:
-            if tuple(tensor.shape) != wanted[name]:
-                raise BadParameter(
-                    f"model folder {folder}: {name} is {tuple(tensor.shape)}, "
-                    f"config.json says {wanted[name]}",
-                    cure="the weights and config.json belong to different models",
-                )
-            found[name] = tensor.to(device=device, dtype=dtype)
-    missing = sorted(set(wanted) - set(found))
-    if missing:
-        raise BadParameter(
-            f"model folder {folder}: {len(missing)} tensors are missing, such as {missing[0]}",
-            cure="copy every *.safetensors file of the checkpoint into the folder",
-        )
-    return assemble(config, found)
-
-
-def _stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(str(path), framework="pt") as stored:
-                for name in stored.keys():  # noqa: SIM118 - not a mapping
-                    yield name, stored.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise BadParameter(
-                f"model folder {folder}: {path.name} cannot be read ({error})",
-                cure="copy the file again; pickled checkpoints are never read",
-            ) from error
+    return put_together(config, FolderSource(config, folder, device, dtype), keep_plain)
 
 
 def random_weights(
     config: ModelConfig, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Weights:
     """Seeded normal weights: for speed alone, their tokens mean nothing."""
-    generator = torch.Generator(device=device).manual_seed(seed)
-    named = {}
-    for name, shape in shapes(config).items():
-        if len(shape) == 1:
-            named[name] = torch.ones(shape, device=device, dtype=dtype)
-        else:
-            named[name] = torch.empty(shape, device=device, dtype=dtype).normal_(
-                0.0, INIT_STD, generator=generator
-            )
-    return assemble(config, named)
+    return put_together(config, RandomSource(config, seed, device, dtype), keep_plain)
 
 
-def assemble(config: ModelConfig, named: dict[str, Tensor]) -> Weights:
-    """The decoder's weights from tensors under their Hugging Face names."""
-    layers = []
-    for index in range(config.num_layers):
-        at = f"model.layers.{index}"
-        attention, mlp = f"{at}.self_attn", f"{at}.mlp"
-        layers.append(
-            LayerWeights(
-                input_norm_C=named[f"{at}.input_layernorm.weight"],
-                qkv_EC=torch.cat([named[f"{attention}.{x}_proj.weight"] for x in "qkv"]),
-                q_norm_D=named.get(f"{attention}.q_norm.weight"),
-                k_norm_D=named.get(f"{attention}.k_norm.weight"),
-                o_CE=named[f"{attention}.o_proj.weight"],
-                post_norm_C=named[f"{at}.post_attention_layernorm.weight"],
-                gate_up_JC=torch.cat([named[f"{mlp}.{x}_proj.weight"] for x in ("gate", "up")]),
-                down_CI=named[f"{mlp}.down_proj.weight"],
-            )
-        )
-    embed = named["model.embed_tokens.weight"]
-    head = embed if config.tied_embeddings else named["lm_head.weight"]
-    return Weights(embed, tuple(layers), named["model.norm.weight"], head)
+def assemble(config: ModelConfig, named: Mapping[str, Tensor]) -> Weights:
+    """The plain weights from tensors under their Hugging Face names."""
+    return put_together(config, NamedSource(named), keep_plain)
+
+
+class NamedSource:
+    """Tensors that are in memory already."""
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        self._named = named
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Callable[[str], Tensor]]:
+        """Hand out the tensors themselves."""
+        yield self._named.__getitem__
 
 
 def disassemble(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
@@ -131,20 +139,26 @@ def disassemble(config: ModelConfig, weights: Weights) -> dict[str, Tensor]:
     for index, layer in enumerate(weights.layers):
         at = f"model.layers.{index}"
         named[f"{at}.input_layernorm.weight"] = layer.input_norm_C
-        parts = torch.split(layer.qkv_EC, [q, k, k])
+        parts = torch.split(_plain(layer.qkv_EC), [q, k, k])
         named |= {f"{at}.self_attn.{x}_proj.weight": p for x, p in zip("qkv", parts, strict=True)}
         if layer.q_norm_D is not None and layer.k_norm_D is not None:
             named[f"{at}.self_attn.q_norm.weight"] = layer.q_norm_D
             named[f"{at}.self_attn.k_norm.weight"] = layer.k_norm_D
-        named[f"{at}.self_attn.o_proj.weight"] = layer.o_CE
+        named[f"{at}.self_attn.o_proj.weight"] = _plain(layer.o_CE)
         named[f"{at}.post_attention_layernorm.weight"] = layer.post_norm_C
-        gate, up = layer.gate_up_JC.chunk(2)
+        gate, up = _plain(layer.gate_up_JC).chunk(2)
         named |= {f"{at}.mlp.gate_proj.weight": gate, f"{at}.mlp.up_proj.weight": up}
-        named[f"{at}.mlp.down_proj.weight"] = layer.down_CI
+        named[f"{at}.mlp.down_proj.weight"] = _plain(layer.down_CI)
     named["model.norm.weight"] = weights.final_norm_C
     if not config.tied_embeddings:
-        named["lm_head.weight"] = weights.head_VC
+        named["lm_head.weight"] = _plain(weights.head_VC)
     return named
+
+
+def _plain(matrix: Matrix) -> Tensor:
+    if not isinstance(matrix, Tensor):
+        raise TypeError(f"{type(matrix).__name__} is no tensor: only plain weights are taken apart")
+    return matrix
 
 
 def save_weights(config: ModelConfig, weights: Weights, path: Path) -> None:

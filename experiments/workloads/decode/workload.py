@@ -12,6 +12,8 @@ from experiments.workloads.decode.folder import SHIPPED, model_config, model_dig
 from experiments.workloads.decode.oracle_names import ORACLES, parsed_oracle, users_mode
 from experiments.workloads.decode.names import SITES, rate_axis
 from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
+from experiments.workloads.decode.names import SITES, rate_axis
+from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
 from experiments.workloads.decode.parameters import CHOICES, RANGES, defaults, parsed_concurrency
 from levers.errors import BadParameter, UnknownName
 from levers.policy import Axis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -12,13 +14,14 @@ from experiments.workloads.decode.engine import DecodeEngine
 from experiments.workloads.decode.generation import (
     greedy_streams,
     logit_gaps,
-    rate_axis,
     step_digests,
 )
-from experiments.workloads.decode.weights import random_weights
-from levers.base import Site
+from experiments.workloads.decode.names import SPLIT_RULE, WEIGHTS
+from experiments.workloads.decode.sites import DecodeSites
+from experiments.workloads.decode.sources import RandomSource
+from experiments.workloads.decode.weights import LazyDecoder
 from levers.errors import BadParameter
-from levers.kernels.split_heuristic import DecodeShape, upstream_splits
+from levers.kernels.split_heuristic import DecodeShape
 
 CPU = torch.device("cpu")
 CONFIG = ModelConfig("qwen3", 61, 16, 24, 2, 4, 2, 8, eos_token_ids=(3,))
@@ -26,11 +29,18 @@ CAPACITY, SLOTS = 64, 3
 PROMPTS = [[5, 9, 2, 40], [7] * 20, [11, 12, 13, 14, 15, 16, 17], [1], [30, 31] * 9]
 
 
-def engine(kind: str = "paged", site: Site | None = None) -> DecodeEngine:
-    weights = random_weights(CONFIG, 4, CPU, torch.float32)
-    for layer in weights.layers:
-        layer.qkv_EC.mul_(20.0)
-        layer.o_CE.mul_(20.0)
+def sharp(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Random weights whose attention is not the mean of everything."""
+    return tensor.mul_(20.0) if name in ("qkv", "o") else tensor
+
+
+def engine(kind: str = "paged", rule: Callable[[DecodeShape], int] | None = None) -> DecodeEngine:
+    sites = DecodeSites()
+    sites.by_name[WEIGHTS].launch = sharp
+    if rule is not None:
+        sites.by_name[SPLIT_RULE].launch = rule
+    source = RandomSource(CONFIG, 4, CPU, torch.float32)
+    decoder = LazyDecoder(CONFIG, source, sites, CPU, torch.float32)
     attention: StepAttention
     if kind == "sdpa":
         cache = ContiguousCache(CONFIG, SLOTS, CAPACITY, CPU, torch.float32)
@@ -39,20 +49,20 @@ def engine(kind: str = "paged", site: Site | None = None) -> DecodeEngine:
         pages = PagedCache(CONFIG, SLOTS, CAPACITY, 16, CPU, torch.float32)
         for slot in range(SLOTS):
             pages.admit(slot)
-        site = site or Site("split_rule", upstream_splits)
-        attention = PagedSplitAttention(CONFIG, pages, site, "torch", 16, CAPACITY, 48)
-    return DecodeEngine(CONFIG, weights, attention, SLOTS, CAPACITY)
+        attention = PagedSplitAttention(CONFIG, pages, sites, 16, CAPACITY, 48)
+    return DecodeEngine(decoder, attention, SLOTS, CAPACITY)
 
 
 def streams(found: DecodeEngine, count: int, tokens: int = 12) -> list[tuple[int, ...]]:
-    found.plan(rate_axis(count), count)
+    found.plan(count)
     done = greedy_streams(found, lambda: found.step(count), PROMPTS, count, tokens)
     assert [stream.prompt for stream in done] == list(range(len(PROMPTS)))
     return [stream.tokens for stream in done]
 
 
 def greedy_by_prefill(found: DecodeEngine, prompt: list[int], tokens: int) -> tuple[int, ...]:
-    sequence, answer = list(prompt), []
+    sequence = list(prompt)
+    answer: list[int] = []
     while len(answer) < tokens and 3 not in answer:
         answer.append(int(found.prefill_logits(0, sequence).argmax()))
         sequence.append(answer[-1])
@@ -69,7 +79,7 @@ def test_decoding_step_by_step_equals_the_whole_sequence_at_once(kind: str, coun
 
 def test_a_stream_stops_at_the_stop_token_or_at_its_length() -> None:
     found = engine()
-    found.plan(rate_axis(1), 1)
+    found.plan(1)
     for stream in greedy_streams(found, lambda: found.step(1), PROMPTS, 1, 6):
         if stream.finish == "stop":
             assert stream.tokens[-1] == 3
@@ -81,7 +91,9 @@ def test_a_stream_stops_at_the_stop_token_or_at_its_length() -> None:
 
 def test_the_lowest_token_wins_a_tie() -> None:
     found = engine()
-    found.weights.head_VC.zero_()
+    head_VC = found.weights.head_VC
+    assert isinstance(head_VC, torch.Tensor)
+    head_VC.zero_()
     assert set(streams(found, 2, tokens=3)) == {(0, 0, 0)}
 
 
@@ -92,11 +104,12 @@ def test_the_split_rule_is_asked_with_the_capacity_and_its_answer_is_launched() 
         asked.append(shape)
         return 3
 
-    site = Site("split_rule", rule)
-    found = engine(site=site)
-    found.plan("decode/tok_s/c2", 2)
+    found = engine(rule=rule)
+    site = found.sites.by_name[SPLIT_RULE]
+    found.plan(2)
     found.prefill(0, PROMPTS[0])
     found.prefill(1, PROMPTS[1])
+    found.sites.watch = "decode/tok_s/c2"
     found.step(2)
     assert asked == [DecodeShape(2, 2, CAPACITY, 16, 48)]
     assert site.observations == {"decode/tok_s/c2": {"num_splits=3": CONFIG.num_layers}}
@@ -131,7 +144,7 @@ def test_a_prefix_longer_than_the_cache_is_refused() -> None:
 
 def test_digests_name_each_step_and_see_a_non_finite_value() -> None:
     found = engine()
-    found.plan(rate_axis(2), 2)
+    found.plan(2)
     digests, bad = step_digests(found, lambda: found.step(2), PROMPTS[:2], 3, "logits/c2")
     assert list(digests) == [f"logits/c2/step{i}" for i in range(3)]
     assert set(bad.values()) == {0}

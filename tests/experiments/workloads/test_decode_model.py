@@ -15,15 +15,16 @@ from experiments.workloads.decode.attention import PagedSplitAttention
 from experiments.workloads.decode.caches import PagedCache
 from experiments.workloads.decode.config import config_from, read_config
 from experiments.workloads.decode.engine import DecodeEngine
+from experiments.workloads.decode.sites import DecodeSites
+from experiments.workloads.decode.sources import FolderSource
 from experiments.workloads.decode.weights import (
+    LazyDecoder,
     disassemble,
     load_weights,
     random_weights,
     save_weights,
 )
-from levers.base import Site
 from levers.errors import BadParameter
-from levers.kernels.split_heuristic import upstream_splits
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -55,13 +56,14 @@ def folder_of(path: Path, config: dict[str, Any], seed: int = 0) -> Path:
 
 def engine_of(folder: Path, slots: int = 2, capacity: int = 64) -> DecodeEngine:
     config = read_config(folder)
-    weights = load_weights(config, folder, CPU, torch.float32)
+    sites = DecodeSites()
+    source = FolderSource(config, folder, CPU, torch.float32)
+    decoder = LazyDecoder(config, source, sites, CPU, torch.float32)
     cache = PagedCache(config, slots, capacity, 16, CPU, torch.float32)
     for slot in range(slots):
         cache.admit(slot)
-    site = Site("decode.attention.split_rule", upstream_splits)
-    attention = PagedSplitAttention(config, cache, site, "torch", 16, capacity, 48)
-    return DecodeEngine(config, weights, attention, slots, capacity)
+    attention = PagedSplitAttention(config, cache, sites, 16, capacity, 48)
+    return DecodeEngine(decoder, attention, slots, capacity)
 
 
 @pytest.mark.parametrize("config", [QWEN, LLAMA], ids=["qwen3", "llama"])
@@ -76,7 +78,7 @@ def test_logits_of_prefill_and_decode_are_those_of_transformers(
         theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     prompt = [int(i) for i in torch.randint(97, (40,), generator=torch.Generator().manual_seed(2))]
     engine = engine_of(folder)
-    engine.plan("decode/tok_s/c1", 1)
+    engine.plan(1)
     mine = [engine.prefill_logits(0, prompt).clone()]
     token, tokens = int(mine[0].argmax()), list(prompt)
     engine.prefill(0, prompt)
