@@ -1,10 +1,17 @@
-"""The text of ``--cand``: one setting, several with commas, and ranges of whole numbers."""
+"""The text of ``--cand``: one setting, several with commas, ranges of whole numbers, or none."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from levers.errors import UsageError
+from levers.errors import BadSetting, UsageError
+
+if TYPE_CHECKING:
+    from levers.base import Lever
+
+AUTO = "auto"
+"""The setting by which a lever chooses itself, where it has one."""
 
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -27,6 +34,26 @@ def candidates(text: str) -> tuple[str, ...]:
     if len(distinct) > MOST:
         raise UsageError(f"--cand names {len(distinct)} settings", cure=f"give at most {MOST}")
     return distinct
+
+
+def usual(lever: Lever) -> str:
+    """The setting that is measured where none is named: ``auto``, or the only one beside ``off``.
+
+    Raises:
+        BadSetting: the lever has several, none of them ``auto``; the message lists them.
+    """
+    from levers.base import OFF
+
+    settings = lever.settings
+    others = [name for name in settings.names if name != OFF]
+    if AUTO in others:
+        return AUTO
+    if len(others) == 1 and settings.minimum is None:
+        return others[0]
+    raise BadSetting(
+        f"{lever.name} has several settings, and none is taken without being named",
+        cure=f"give --cand one or several of {settings.describe()}",
+    )
 
 
 def _expanded(part: str) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from experiments import ab_run, environment, family_store, locks, preflight, prepare
+from experiments.candidates import usual
 from experiments.decide import decide_before_timing
 from experiments.environment import Device
 from experiments.executor import Executor
@@ -58,15 +59,17 @@ class Selection:
 
 
 def settings_of(request: AbRequest, settings: Sequence[str]) -> tuple[str, ...]:
-    """The candidates in canonical form, each once, in the order of the request.
+    """The candidates in canonical form, each once, in the order of the request; none is the usual.
 
     Raises:
         UnknownName: there is no such lever.
-        BadSetting: one is out of range, or is the reference.
+        BadSetting: one is out of range, or is the reference, or none is named nor usual.
     """
     lever = catalog.get(request.lever)
     ref = lever.settings.check(lever.name, request.ref)
-    found = tuple(dict.fromkeys(lever.settings.check(lever.name, one) for one in settings))
+    found = tuple(
+        dict.fromkeys(lever.settings.check(lever.name, one) for one in settings or (usual(lever),))
+    )
     if ref in found:
         raise BadSetting(
             f"{lever.name}={ref} is the reference and among the candidates",

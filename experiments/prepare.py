@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.candidates import usual
 from experiments.environment import Device
 from experiments.plan import Plan, make_plan
 from experiments.ranks.needs import with_ranks
@@ -127,10 +128,10 @@ def settings_of(lever: Lever, request: AbRequest) -> tuple[str, str]:
     """Both settings in canonical form.
 
     Raises:
-        BadSetting: one is out of range, or both are the same.
+        BadSetting: one is out of range, both are the same, or the candidate is not named.
     """
     ref = lever.settings.check(lever.name, request.ref)
-    cand = lever.settings.check(lever.name, request.cand)
+    cand = lever.settings.check(lever.name, request.cand or usual(lever))
     if ref == cand:
         raise BadSetting(
             f"both arms are {lever.name}={ref}: nothing would be compared",

@@ -22,6 +22,7 @@ class AbRequest:
     """One A/B as typed: nothing is resolved or checked yet.
 
     Attributes:
+        cand: None takes the lever's usual setting (:func:`experiments.candidates.usual`).
         workload: None takes the first workload that the lever names.
         settings: workload parameters as text (``--set``, ``--model``, ``--size``).
         budget_s: wall-clock limit of the measuring part, in seconds.
@@ -36,7 +37,7 @@ class AbRequest:
 
     lever: str
     ref: str = "off"
-    cand: str = "auto"
+    cand: str | None = None
     workload: str | None = None
     device: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -115,7 +115,7 @@ def test_what_is_not_typed_is_left_to_the_pipeline(planned):
     pipeline = planned("default_on")
     cli.main(["ab", "seg"])
     request = pipeline.asked[0]
-    assert (request.ref, request.cand) == ("off", "auto")
+    assert (request.ref, request.cand) == ("off", None)
     assert request.workload is request.device is request.seed is request.oracle is None
     assert request.budget_s is request.max_pairs is request.resume is None
 

@@ -34,8 +34,12 @@ def ab(
     lever: Lever,
     ref: Annotated[str, typer.Option(help="Setting of the reference.")] = "off",
     cand: Annotated[
-        str, typer.Option(help="Setting of the candidate, or several: auto,1,2 or 1..16.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            help="Setting of the candidate, or several: auto,1,2 or 1..16; without, auto or the "
+            "only one beside off."
+        ),
+    ] = None,
     workload: Annotated[
         str | None, typer.Option(help="What is measured; by default the lever's first.")
     ] = None,
@@ -114,7 +118,7 @@ def _run(
     Raises:
         UsageError: options that do not go together.
     """
-    typed = candidates(request.cand)
+    typed = candidates(request.cand) if request.cand is not None else ()
     if screen and (expects or request.resume is not None):
         raise UsageError(
             "a screen gives no verdict to expect, and there is nothing to resume",
@@ -129,8 +133,9 @@ def _run(
             "a profile is of one process of a decided run",
             cure="leave out --profile, or --screen and --ranks",
         )
-    if request.resume is not None or (len(typed) == 1 and not screen):
-        return _measure(replace(request, cand=typed[0]), as_json=as_json, ask=ask)
+    if request.resume is not None or (len(typed) < 2 and not screen):
+        one = typed[0] if typed else None
+        return _measure(replace(request, cand=one), as_json=as_json, ask=ask)
     from experiments import several
 
     found = several.settings_of(request, typed)

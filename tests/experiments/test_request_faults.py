@@ -11,13 +11,15 @@ import pytest
 from support import records_factory as factory
 
 import cli
-from experiments import bundles, family_store, prepare, tracking_store
+from experiments import bundles, family_run, family_store, prepare, tracking_store
 from experiments.exit_codes import OUTCOMES, expected_outcome
 from experiments.family_records import FamilyRecord
 from experiments.home import Home, make_folder
 from experiments.preflight import check_budget
 from experiments.registry import Registry
+from experiments.requests import AbRequest
 from experiments.spec import DEFAULT_LOOKS
+from levers import catalog
 from levers.errors import BadParameter, StoreError, UsageError
 
 
@@ -63,6 +65,19 @@ def test_ab_with_a_second_of_budget_is_refused_and_leaves_no_run(home, capsys) -
     assert code == 2
     assert "ends before the first look" in text
     assert not list(home.runs.iterdir())
+
+
+def test_ab_of_a_lever_with_several_settings_and_no_candidate_lists_them(home, capsys) -> None:
+    code, text = said(capsys, "ab", "attn_backend", "--workload", "slat_flow")
+    assert code == 2
+    assert f"of {catalog.get('attn_backend').settings.describe()}" in text
+    assert not list(home.runs.iterdir())
+
+
+def test_a_candidate_that_is_not_named_is_the_only_setting_beside_off() -> None:
+    lever = catalog.get("segment_sum_broadcast")
+    assert prepare.settings_of(lever, AbRequest(lever.name)) == ("off", "on")
+    assert family_run.settings_of(AbRequest(lever.name), ()) == ("on",)
 
 
 def test_an_expectation_that_is_no_verdict_lists_all_of_them() -> None:
