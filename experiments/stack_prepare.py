@@ -114,7 +114,7 @@ def again(spec: StackSpec, device: Device) -> Stack:
         UsageError: the source of a lever is another than when the stack began.
     """
     declared = [catalog.get(one.lever) for one in spec.levers]
-    if (found := _digest(declared)) != spec.levers_digest:
+    if (found := digest_of_levers(declared)) != spec.levers_digest:
         raise UsageError(
             f"a lever has changed since the stack began ({spec.levers_digest} -> {found})",
             cure="start a new stack: samples of two versions are never mixed",
@@ -243,7 +243,7 @@ def _fixed(
         axis=_judged_axis(axes, policy, workload.name),
         claims=policy.claims,
         demands=policy.demanded,
-        levers_digest=_digest(declared),
+        levers_digest=digest_of_levers(declared),
         published=published(request.published, levers, axes, parameters),
         stepwise=request.stepwise,
         oracle_mode=workload.oracle_mode(parameters, oracle) if oracle else "",
@@ -274,5 +274,6 @@ def _judged_axis(axes: Sequence[str], policy: GatingPolicy, workload: str) -> st
     )
 
 
-def _digest(declared: Sequence[Lever]) -> str:
+def digest_of_levers(declared: Sequence[Lever]) -> str:
+    """The digest of the sources of some levers, in their order."""
     return digest_of(" ".join(f"{lever.name} {source_digest(lever)}" for lever in declared))

@@ -13,10 +13,12 @@ from support import records_factory as factory
 
 from experiments import migrations
 from experiments.calibration_store import CALIBRATIONS
+from experiments.campaign.store import CAMPAIGN_ROWS
 from experiments.registry import Registry
 
 METADATA = CALIBRATIONS.metadata
 """With the tables of every module."""
+assert CAMPAIGN_ROWS.metadata is METADATA
 
 DATABASES = Path(__file__).resolve().parents[1] / "databases"
 

@@ -1,0 +1,113 @@
+"""The binding run of a campaign: what ships as a whole, found on disk or asked for anew.
+
+It is a stack without the steps between: no lever, all default-ON levers, the whole without each,
+and the oracle, in the same blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from experiments import stack_store
+from experiments.campaign.place import Place
+from experiments.defaults import Current
+from experiments.home import Home
+from experiments.registry import Registry
+from experiments.spec import LeverSetting
+from experiments.stack_prepare import digest_of_levers
+from experiments.stack_records import StackRecord
+from experiments.stack_requests import StackRequest
+from levers import catalog
+from levers.errors import BrokenLever, StoreError, UnknownName
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The binding run of what ships now: measured, still to be resumed, or why there is none."""
+
+    record: StackRecord | None = None
+    unfinished: str = ""
+    missing: str = ""
+
+
+def on_set(place: Place, registry: Registry, current: Current) -> tuple[LeverSetting, ...]:
+    """The levers that are default-ON in this scope, in the order of the catalog."""
+    found = registry.default_on_set(
+        place.workload.name, place.parameters, place.device_kind, current
+    )
+    order = {entry.name: number for number, entry in enumerate(catalog.listed())}
+    known = (one for one in found.settings if one.lever in order)
+    return tuple(sorted(known, key=lambda one: order[one.lever]))
+
+
+def bound(place: Place, home: Home, on: Sequence[LeverSetting]) -> Bound:
+    """Find the binding run of this set in this scope with the present stack, the newest first."""
+    digest = _digest(on)
+    for record in _stacks(home):
+        if not _fits(record, place, on, digest):
+            continue
+        if record.status == "interrupted":
+            return Bound(unfinished=record.stack_id, missing="the binding run was interrupted")
+        if record.status != "measured":
+            said = "; ".join(text for _, text in record.faults)
+            return Bound(missing=f"binding run {record.stack_id} shows no speed: {said}")
+        return Bound(record)
+    shipped = " + ".join(map(str, on)) or "no lever is on: the reference alone"
+    return Bound(missing=f"no binding run of what ships now ({shipped})")
+
+
+def request_of(place: Place, on: Sequence[LeverSetting], budget_s: float | None) -> StackRequest:
+    """The stack to measure: the whole, each lever left out once, and the oracle."""
+    campaign = place.campaign
+    return StackRequest(
+        workload=campaign.workload,
+        levers=tuple(map(str, on)),
+        device=place.device.facts.device if place.device else campaign.device,
+        settings=campaign.settings,
+        blocks=campaign.blocks,
+        budget_s=budget_s,
+        seed=campaign.seed,
+        pairs=False,
+        profile=True,
+        oracle=campaign.oracle,
+        stepwise=False,
+        bare=not on,
+    )
+
+
+def rows_of(on: Sequence[LeverSetting]) -> int:
+    """Processes of one block: nothing, the whole, each left out, the oracle."""
+    return 2 + bool(on) + (len(on) if len(on) > 1 else 0)
+
+
+def _stacks(home: Home) -> Iterator[StackRecord]:
+    """The stored stacks, newest first; one that cannot be read is left to ``stack --show``."""
+    for stack_id in reversed(stack_store.ids(home)):
+        try:
+            yield stack_store.reread(home, stack_id)
+        except StoreError:
+            continue
+
+
+def _fits(record: StackRecord, place: Place, on: Sequence[LeverSetting], digest: str) -> bool:
+    spec, here = record.spec, record.environment
+    return (
+        spec.workload == place.workload.name
+        and dict(spec.parameters) == dict(place.parameters)
+        and here.device_kind == place.device_kind
+        and set(spec.levers) == set(on)
+        and spec.oracle is not None
+        and spec.oracle.oracle == place.campaign.oracle
+        and (len(on) < 1 or len(spec.left_out) == len(on))
+        and (not place.versions or dict(here.versions) == dict(place.versions))
+        and digest in ("", spec.levers_digest)
+    )
+
+
+def _digest(on: Sequence[LeverSetting]) -> str:
+    """The digest of the levers' sources as they are; empty where one cannot be loaded here."""
+    try:
+        return digest_of_levers([catalog.get(one.lever) for one in on])
+    except (UnknownName, BrokenLever):
+        return ""

@@ -1,0 +1,132 @@
+"""Where a campaign is: its device, resolved parameters and stack; also where no device is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from experiments import environment
+from experiments.campaign.records import CampaignRow
+from experiments.campaign.spec import Campaign
+from experiments.environment import Device
+from experiments.evidence import Scope
+from experiments.prepare import RunFacts
+from experiments.ranks.needs import with_ranks
+from experiments.values import Scalar
+from experiments.workloads import catalog as workloads
+from experiments.workloads.base import Workload
+from levers import catalog
+from levers.base import OFF, Lever
+from levers.errors import BadParameter, UnknownName, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The scope of a campaign.
+
+    Attributes:
+        device: None where no such device is on this machine; ``absent`` says why.
+        parameters: resolved; empty where nothing is known of them without the device.
+        levers: the levers of the file, in its order.
+    """
+
+    campaign: Campaign
+    workload: Workload
+    device: Device | None
+    absent: str
+    device_kind: str
+    parameters: Mapping[str, Scalar]
+    levers: tuple[Lever, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def driver(self) -> str:
+        """Of the device; empty on a CPU."""
+        return self.device.driver if self.device else ""
+
+    @property
+    def facts(self) -> RunFacts:
+        """What a lever may know before anything runs."""
+        sites = self.workload.sites(self.parameters)
+        return RunFacts(self.campaign.device, self.workload.name, self.parameters, sites)
+
+    def scope(self, lever: str, setting: str) -> Scope:
+        """The scope of one candidate's verdict."""
+        return Scope(
+            lever=lever,
+            setting=setting,
+            ref=OFF,
+            workload=self.workload.name,
+            parameters=dict(self.parameters),
+            device_kind=self.device_kind,
+        )
+
+
+def place_of(campaign: Campaign, before: CampaignRow | None) -> Place:
+    """Find the device and resolve the parameters; without a device, take them from the last row.
+
+    Raises:
+        UsageError: a workload, lever, setting, axis, oracle or parameter that is not known.
+    """
+    workload = workloads.get(campaign.workload)
+    levers = _levers(campaign)
+    device, absent = _device(campaign)
+    if device is None:
+        kind = before.device_kind if before else ""
+        parameters = before.parameters if before else {}
+        return Place(campaign, workload, None, absent, kind, parameters, levers)
+    resolved = workload.resolve(campaign.settings, device.facts)
+    parameters = with_ranks(workload, resolved, 1)
+    _check_axes(campaign, workload, parameters)
+    versions = environment.stack_versions(device.driver)
+    kind = device.facts.kind
+    return Place(campaign, workload, device, "", kind, parameters, levers, versions)
+
+
+def _device(campaign: Campaign) -> tuple[Device | None, str]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        device = environment.find_device(campaign.device, visible=visible)
+    except BadParameter as error:
+        return None, error.message
+    if campaign.device_kind not in device.facts.kind:
+        return None, f"the campaign is of {campaign.device_kind}, and here is {device.facts.kind}"
+    return device, ""
+
+
+def _levers(campaign: Campaign) -> tuple[Lever, ...]:
+    """The levers of the file with their candidates checked.
+
+    Raises:
+        UsageError: one is not in the catalog, takes no such setting, or is of another workload.
+    """
+    found = []
+    for planned in campaign.levers:
+        try:
+            lever = catalog.get(planned.lever)
+        except UnknownName as error:
+            cure = f"{error.cure}; a lever that nobody has built is a [[paths]] entry, unbuilt"
+            message = f"campaign {campaign.name}: {error.message}"
+            raise UsageError(message, cure=cure) from error
+        for setting in planned.candidates:
+            lever.settings.check(lever.name, setting)
+        if campaign.workload not in lever.workloads:
+            raise UsageError(
+                f"campaign {campaign.name}: {lever.name} has no site in {campaign.workload}",
+                cure=f"it belongs to {' and '.join(lever.workloads)}",
+            )
+        found.append(lever)
+    return tuple(found)
+
+
+def _check_axes(campaign: Campaign, workload: Workload, parameters: Mapping[str, Scalar]) -> None:
+    """Refuse a target of an axis that is not reported, and an oracle that the workload lacks."""
+    names = [axis.name for axis in workload.axes(parameters)]
+    for goal in campaign.axes:
+        if goal.axis not in names:
+            error = UnknownName("axis", goal.axis, names)
+            raise UsageError(f"campaign {campaign.name}: {error.message}", cure=error.cure)
+    if campaign.oracle.partition(":")[0] not in [o.partition(":")[0] for o in workload.oracles]:
+        found = UnknownName("oracle", campaign.oracle, workload.oracles)
+        raise UsageError(f"campaign {campaign.name}: {found.message}", cure=found.cure)

@@ -1,0 +1,105 @@
+"""From a profile of what ships to the residual of a row: named groups against their rooflines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from experiments.campaign.records import Residual, ResidualGroup, ResidualName
+from experiments.profiling_records import GroupTime, Profile
+from experiments.records import Sample
+
+NAMED: Mapping[str, ResidualName] = {
+    "gemm": "gemm",
+    "attention": "attention",
+    "row kernels": "glue",
+    "reductions": "glue",
+    "copies": "glue",
+    "optimiser": "glue",
+    "communication": "communication",
+    "host gap": "host gap",
+    "other": "other",
+}
+"""Each group of a profile and the group of a row that it belongs to; none is left out."""
+
+ORDER: tuple[ResidualName, ...] = (
+    "gemm",
+    "attention",
+    "glue",
+    "host gap",
+    "communication",
+    "other",
+)
+
+COMPUTE, COPY = "gemm_flop_per_s", "copy_bytes_per_s"
+"""Ceilings that a profile measures in its own process."""
+
+FLOOR = "floor_ratio"
+"""Part of the name of a sample's fact that says how many times its floor a step takes."""
+
+NO_FLOOR: Mapping[ResidualName, str] = {
+    "host gap": "its floor is nothing: no work is done in it",
+    "glue": "its floor is nothing: fused into its neighbours it would move no bytes of its own",
+}
+
+
+def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -> Residual:
+    """The residual of a row.
+
+    Args:
+        profile: of the whole set, in the mode in which it runs.
+        source: what was profiled.
+        samples: timed processes of the same set, whose facts may say the multiple of the floor.
+    """
+    by_name: dict[ResidualName, list[GroupTime]] = {name: [] for name in ORDER}
+    for one in profile.groups:
+        by_name[NAMED[one.group]].append(one)
+    groups = tuple(_group(name, found, profile) for name, found in by_name.items())
+    return Residual(
+        source=source,
+        step_ms=profile.step_ms,
+        unit=profile.unit,
+        groups=groups,
+        floors=floors_of(samples),
+    )
+
+
+def floors_of(samples: Sequence[Sample]) -> dict[str, float]:
+    """The median multiple of its bandwidth floor by axis, where samples say it."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.telemetry.items():
+            if FLOOR in name and isinstance(value, int | float):
+                found.setdefault(name, []).append(float(value))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _group(name: ResidualName, found: Sequence[GroupTime], profile: Profile) -> ResidualGroup:
+    ms = sum(one.ms for one in found)
+    reached, of = _reached(found, ms, profile.ceilings)
+    return ResidualGroup(
+        group=name,
+        ms=ms,
+        share=ms / profile.step_ms if profile.step_ms else 0.0,
+        launches=sum(one.launches for one in found),
+        reached=reached,
+        of=of,
+        note="" if reached is not None else NO_FLOOR.get(name, ""),
+    )
+
+
+def _reached(
+    found: Sequence[GroupTime], ms: float, ceilings: Mapping[str, float]
+) -> tuple[float | None, str]:
+    """The share of the nearer roofline that a group reaches, and which one that is."""
+    if ms <= 0:
+        return None, ""
+    shares = []
+    for values, name, said in (
+        ([one.flop for one in found], COMPUTE, "matrix product"),
+        ([one.bytes for one in found], COPY, "copy"),
+    ):
+        known = [value for value in values if value is not None]
+        if known and ceilings.get(name):
+            shares.append((sum(known) / (ms / 1e3) / ceilings[name], said))
+    return max(shares) if shares else (None, "")
