@@ -63,12 +63,15 @@ class Batch:
         return (1 - SIGMA_MIN) * self.noise_NL - self.clean_NL
 
 
-def _draw(config: FlowConfig, tokens: int, generator: torch.Generator) -> Sample:
+def _draw(
+    config: FlowConfig, tokens: int, generator: torch.Generator, conditioned: bool
+) -> Sample:
     """One asset: distinct voxels in scan order; a latent that its place and condition foretell."""
     coords = _coords(config, tokens, generator)
     cond = torch.randn(config.cond_tokens, config.cond_channels, generator=generator)
     cond = F.layer_norm(cond, cond.shape[-1:])
-    if torch.rand((), generator=generator) < UNCONDITIONED:
+    dropped = torch.rand((), generator=generator) < UNCONDITIONED
+    if dropped and not conditioned:
         cond = torch.zeros_like(cond)
     direction = torch.randn(3, config.latent, generator=generator)
     own = torch.randn(config.latent, generator=generator)
@@ -110,7 +113,11 @@ def _phase(coords: Tensor, grid: int, direction: Tensor) -> Tensor:
 
 
 def draw_samples(
-    config: FlowConfig, seed: int, *, order: Sequence[int] | None = None
+    config: FlowConfig,
+    seed: int,
+    *,
+    order: Sequence[int] | None = None,
+    conditioned: bool = False,
 ) -> tuple[Sample, ...]:
     """The samples of one step, drawn on the CPU: the same on every device.
 
@@ -118,9 +125,11 @@ def draw_samples(
         config: shapes and lengths.
         seed: of the content; the lengths come from ``config``.
         order: a permutation of the samples: the same work packed in another order.
+        conditioned: leave every sample its condition. A few samples that have all lost theirs leave
+            the cross attention's parameters without a gradient, and their errors without a scale.
     """
     generator = torch.Generator().manual_seed(seed)
-    samples = tuple(_draw(config, tokens, generator) for tokens in config.lengths)
+    samples = tuple(_draw(config, tokens, generator, conditioned) for tokens in config.lengths)
     return samples if order is None else tuple(samples[i] for i in order)
 
 
@@ -158,9 +167,11 @@ def make_batch(
     *,
     dtype: torch.dtype = torch.float32,
     order: Sequence[int] | None = None,
+    conditioned: bool = False,
 ) -> Batch:
     """All samples of a step in one batch (see :func:`draw_samples` and :func:`pack`)."""
-    return pack(config, draw_samples(config, seed, order=order), device, dtype=dtype)
+    samples = draw_samples(config, seed, order=order, conditioned=conditioned)
+    return pack(config, samples, device, dtype=dtype)
 
 
 def flow_loss(

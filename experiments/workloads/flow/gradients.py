@@ -31,7 +31,7 @@ def truth_gradients(model: FlowModel, config: FlowConfig, seed: int) -> dict[str
     """fp64 gradients by parameter name."""
     twin = truth_model(model)
     device = next(model.parameters()).device
-    batch = make_batch(config, seed, device, dtype=torch.float64)
+    batch = make_batch(config, seed, device, dtype=torch.float64, conditioned=True)
     torch.autograd.backward(flow_loss(twin, batch))
     return {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
 

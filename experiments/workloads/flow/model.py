@@ -222,7 +222,8 @@ class Block(nn.Module):
         """Add the cross-attention, then the modulated and gated MLP."""
         x = x + self.cross_attention.to_out(h)
         h, x = self.sites.modulate(x, shift, scale, layout)
-        h = self.down(self.sites.mlp_hidden(h, self.up.weight, self.up.bias))
+        up, down = self.up, self.down
+        h = self.sites.mlp(h, up.weight, up.bias, down.weight, down.bias)
         return self.sites.gate_residual(x, h, gate, layout)
 
 

@@ -9,6 +9,7 @@ MODULATE = "flow.modulate"
 GATE_RESIDUAL = "flow.gate_residual"
 QK_NORM_ROPE = "flow.qk_norm_rope"
 ATTENTION = "flow.attention"
+MLP = "flow.mlp"
 MLP_HIDDEN = "flow.mlp_hidden"
 AFFINE_NORM = "flow.affine_norm"
 LINEAR = "flow.linear"
@@ -22,6 +23,7 @@ SITES = (
     GATE_RESIDUAL,
     QK_NORM_ROPE,
     ATTENTION,
+    MLP,
     MLP_HIDDEN,
     AFFINE_NORM,
     LINEAR,

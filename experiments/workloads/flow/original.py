@@ -25,6 +25,7 @@ S = TypeVar("S")
 
 Broadcast = Callable[[Tensor, PackedLayout], Tensor]
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Hidden = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def broadcast(mod_BC: Tensor, layout: PackedLayout) -> Tensor:
@@ -196,6 +197,28 @@ class MlpHidden:
     def __call__(self, x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor) -> Tensor:
         """``[N, mlp]`` in the stream's dtype."""
         return F.gelu(self.linear(x_NC, weight_FC, bias_F), approximate="tanh")
+
+
+class Mlp:
+    """Hidden layer, then the second Linear.
+
+    Attributes:
+        precision: the dtypes of the products, for what takes its place.
+    """
+
+    def __init__(self, hidden: Hidden, linear: Linear, precision: Precision) -> None:
+        self.hidden, self.linear, self.precision = hidden, linear, precision
+
+    def __call__(
+        self,
+        x_NC: Tensor,
+        up_FC: Tensor,
+        up_bias_F: Tensor,
+        down_CF: Tensor,
+        down_bias_C: Tensor,
+    ) -> Tensor:
+        """``[N, C]`` in the stream's dtype."""
+        return self.linear(self.hidden(x_NC, up_FC, up_bias_F), down_CF, down_bias_C)
 
 
 class AffineNorm:

@@ -110,7 +110,7 @@ def _curve_samples(run: _Pass, config: FlowConfig, index: int) -> tuple[Sample, 
 def _backward(run: _Pass) -> tuple[Step, Tensor]:
     """A reduced step that has run, with its gradients in place, and its loss."""
     config = reduced(run.config)
-    step = Step(run.model(config), draw_samples(config, run.seed))
+    step = Step(run.model(config), draw_samples(config, run.seed, conditioned=True))
     return step, step.run()
 
 

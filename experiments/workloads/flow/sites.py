@@ -23,6 +23,7 @@ from experiments.workloads.flow.names import (
     GATE_RESIDUAL,
     LINEAR,
     MICRO_BATCHES,
+    MLP,
     MLP_HIDDEN,
     MODULATE,
     QK_NORM_ROPE,
@@ -58,6 +59,7 @@ class Sites:
             GATE_RESIDUAL: original.GateResidual(self.broadcast),
             QK_NORM_ROPE: original.QkNormRope(precision),
             ATTENTION: attention,
+            MLP: original.Mlp(self.mlp_hidden, self.linear, precision),
             MLP_HIDDEN: original.MlpHidden(self.linear),
             AFFINE_NORM: original.AffineNorm(precision),
             LINEAR: precision.linear,
@@ -134,6 +136,17 @@ class Sites:
     def mlp_hidden(self, x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor) -> Tensor:
         """First Linear and activation of the MLP: ``[N, mlp]``."""
         return self._call(MLP_HIDDEN, x_NC, weight_FC, bias_F)
+
+    def mlp(
+        self,
+        x_NC: Tensor,
+        up_FC: Tensor,
+        up_bias_F: Tensor,
+        down_CF: Tensor,
+        down_bias_C: Tensor,
+    ) -> Tensor:
+        """Both Linears of the MLP with the activation between them: ``[N, C]``."""
+        return self._call(MLP, x_NC, up_FC, up_bias_F, down_CF, down_bias_C)
 
     def block(self, block: Any, *arguments: Any) -> Tensor:
         """One transformer block."""

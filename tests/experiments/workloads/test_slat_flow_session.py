@@ -10,13 +10,19 @@ import torch
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.flow.batch import batch_digest, flow_loss, make_batch
+from experiments.workloads.flow.batch import (
+    batch_digest,
+    draw_samples,
+    flow_loss,
+    make_batch,
+)
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.names import AXES, BROADCAST, SITES
 from experiments.workloads.flow.parity import curve_config
 from experiments.workloads.flow.precision import PRECISIONS, TRUTH
+from experiments.workloads.flow.reduced import reduced
 from experiments.workloads.flow.resolving import resolve
 from experiments.workloads.flow.rope import phases, rotate
 from experiments.workloads.flow.session import TrainingSession, open_session
@@ -245,6 +251,15 @@ def test_curves_repeat_and_a_reordering_moves_them_by_rounding_alone() -> None:
     assert curves[0] == curves[1]
     assert curves[2] != curves[0]
     assert curves[2] == pytest.approx(curves[0], rel=1e-3)
+
+
+def test_gradients_have_a_scale_also_where_the_draw_drops_every_condition() -> None:
+    """With two samples one seed in a hundred; truth was then zero and every error not a number."""
+    alone = parameters(bs="1", depth="1")
+    config = reduced(FlowConfig.of(alone))
+    seed = next(s for s in range(200) if not draw_samples(config, s)[0].cond.any())
+    found = open_session(alone, "cpu", seed, "engine").outputs({"want": "gradients"}).gradients
+    assert all(0 < one.relative_error < 1 for one in found)
 
 
 def test_the_lever_brings_modulation_gradients_nearer_and_leaves_the_others() -> None:
