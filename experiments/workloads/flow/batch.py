@@ -63,9 +63,7 @@ class Batch:
         return (1 - SIGMA_MIN) * self.noise_NL - self.clean_NL
 
 
-def _draw(
-    config: FlowConfig, tokens: int, generator: torch.Generator, conditioned: bool
-) -> Sample:
+def _draw(config: FlowConfig, tokens: int, generator: torch.Generator, conditioned: bool) -> Sample:
     """One asset: distinct voxels in scan order; a latent that its place and condition foretell."""
     coords = _coords(config, tokens, generator)
     cond = torch.randn(config.cond_tokens, config.cond_channels, generator=generator)
