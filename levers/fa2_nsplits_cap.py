@@ -1,8 +1,14 @@
-"""A cap on the number of KV splits of FlashAttention-2 decode.
+"""A cap on the number of KV splits of decode attention, as FlashAttention-2 chooses it.
 
-What changes: the split rule of the paged decode attention. ``off`` leaves flash-attention 2's
-heuristic alone; ``N`` takes ``min(heuristic, N)``; ``auto`` takes ``min(heuristic, max(1, SMs //
-blocks))``, at most one wave of the real SMs, with blocks = batch x KV heads.
+What changes: the split rule of the decode attention, over pages and over a contiguous cache.
+``off`` leaves flash-attention 2's heuristic alone; ``N`` takes ``min(heuristic, N)``; ``auto``
+takes ``min(heuristic, max(1, SMs // blocks))``, at most one wave of the real SMs, with blocks =
+batch x KV heads. ``tuned`` is no cap: it takes the fastest count of a measured table of the device
+and backend (:mod:`levers.kernels.tuned_splits`), which may be larger than the heuristic's.
+
+Backends: our plain and Triton kernels and flash-attention 2 follow the heuristic. FlashAttention-3
+decides on the device; ``off`` leaves it that, and ``N`` and ``auto`` are handed to it as the most
+splits that it may use. Which backend runs is the lever ``decode_attn``, which composes with this.
 
 Mechanism: the heuristic is handed *twice* the number of SMs and splits a small batch up to the
 number of KV blocks, because every split count leaves less than one wave. Each split costs a launch
@@ -14,7 +20,8 @@ Where it does not help: from the batch at which the heuristic itself gives one s
 heads and 48 SMs); with short contexts of one KV block; and on devices with many SMs, where the
 heuristic splits too *little*: on an H200 (132 SMs) with flash-attention 2.8.3 at 4096 tokens,
 batch 1 runs in 17.4 us by the heuristic and in 14.2 us with 16 splits, and batch 32 in 193 us and
-136 us with 2 splits, so that a cap can only lose there. A verdict belongs to its device.
+136 us with 2 splits, so that a cap can only lose there and ``tuned`` is the arm to measure. A
+verdict belongs to its device and backend.
 
 Numerics: other split counts sum in another order. Results differ in their last bits and are no less
 exact against fp64, so the lever claims lossless and never byte-exact.
@@ -25,14 +32,19 @@ caller); Dao et al. 2023, Flash-Decoding (the merge through log-sum-exp).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.kernels.split_heuristic import MAX_SPLITS, DecodeShape, capped_splits
+from levers.kernels.split_heuristic import MAX_SPLITS
+from levers.kernels.split_kv_rules import TUNED, CappedRule, Rule
+from levers.kernels.tuned_splits import COMMAND, measured_on
 from levers.policy import GatingPolicy, Guard, ParityClass
 
 AUTO = "auto"
 SITE = "decode.attention.split_rule"
+"""The rule of a launch over pages."""
+CONTIGUOUS_SITE = "decode.attention.split_rule_contiguous"
+"""The rule of a launch over a contiguous cache; a workload asks the rule of the cache it has."""
 
 LATENCY_MARGIN = 0.03
 """Log ratio. Tail latencies scatter by a few percent between fresh processes."""
@@ -43,23 +55,17 @@ CPU_MARGIN = 0.03
 
 
 class Fa2NsplitsCap:
-    """Wraps the split rule that it finds in the site with the cap."""
+    """Wraps the split rule that it finds in each site with the cap."""
 
     name = "fa2_nsplits_cap"
-    summary = "cap on the KV splits of FlashAttention-2 decode"
-    settings = Settings((OFF, AUTO), 1, MAX_SPLITS)
+    summary = "cap on the KV splits of decode attention, or counts from a measured table"
+    settings = Settings((OFF, AUTO, TUNED), 1, MAX_SPLITS)
     env = "LEVER_FA2_NSPLITS_CAP"
-    touches = (SITE,)
+    touches = (SITE, CONTIGUOUS_SITE)
     supersedes: tuple[str, ...] = ()
-    composes_with: tuple[str, ...] = ()
+    composes_with: tuple[str, ...] = ("decode_attn",)
     workloads = ("decode",)
     at_import = False
-    kernels = (
-        "levers.kernels.split_heuristic",
-        "levers.kernels.split_kv",
-        "levers.kernels.split_kv_triton",
-        "levers.kernels.split_kv_cases",
-    )
 
     def policy(self, facts: Facts) -> GatingPolicy:
         """A throughput must win; tail latencies and, on CUDA, peak memory may not get worse."""
@@ -77,10 +83,17 @@ class Fa2NsplitsCap:
         )
 
     def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs an attention that takes a split count."""
-        if setting != OFF and SITE not in facts.sites:
-            return (f"{facts.workload} has no site {SITE}: its attention takes no split count",)
-        return ()
+        """It needs an attention that takes a split count, and ``tuned`` a table of the device."""
+        if setting == OFF:
+            return ()
+        reasons = [
+            f"{facts.workload} has no site {site}: its attention takes no split count"
+            for site in self.touches
+            if site not in facts.sites
+        ]
+        if setting == TUNED:
+            reasons += _without_table(facts)
+        return tuple(reasons)
 
     def environment(self, setting: str) -> Mapping[str, str]:
         """No variable beside the kill switch."""
@@ -89,9 +102,9 @@ class Fa2NsplitsCap:
 
     def enable(self, site: Site, setting: str) -> object:
         """Cap the rule that is there; returns that rule."""
-        found: Callable[[DecodeShape], int] = site.launch
+        found: Rule = site.launch
         if setting != OFF:
-            site.launch = lambda shape: capped_splits(shape, setting, found(shape))
+            site.launch = CappedRule(found, setting, _device_name)
         return found
 
     def disable(self, site: Site, undo: object) -> None:
@@ -103,10 +116,27 @@ class Fa2NsplitsCap:
         return {axis: ", ".join(sorted(plans)) for axis, plans in site.observations.items()}
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
-        """Attention with the heuristic's splits against the capped ones."""
+        """Attention with the heuristic's splits against those of the setting."""
         from levers.kernels.split_kv_cases import op_cases
 
         return op_cases(setting, device)
+
+
+def _without_table(facts: Facts) -> list[str]:
+    """Why ``tuned`` has nothing to go by here; the device's name is known to its process alone."""
+    if facts.device_type != "cuda":
+        return [f"no split table was measured on a {facts.device_type}: use auto or a number"]
+    sm_count = facts.parameters.get("sm_count")
+    if sm_count is None or measured_on(int(sm_count)):
+        return []
+    return [f"no split table was measured on a device of {sm_count} SMs: run `{COMMAND}` on it"]
+
+
+def _device_name() -> str:
+    """The name of the device in use, as tables carry it."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 LEVER = Fa2NsplitsCap()

@@ -140,23 +140,34 @@ def decode_attention(
         The number of splits that were launched.
 
     Raises:
-        ValueError: query heads that do not divide into KV heads, pieces that cut a page, or a plan
-            that leaves the number of splits to the backend, which has no rule of its own here.
+        ValueError: query heads that do not divide into KV heads, pieces that cut a page (the plain
+            form takes whole ones), or a plan that leaves the number of splits to the backend, which
+            has no rule of its own here.
     """
-    heads, kv_heads = q_BHD.shape[1], kv.k_PKSD.shape[1]
-    if heads % kv_heads:
-        raise ValueError(f"{heads} query heads do not divide into {kv_heads} KV heads")
+    check_heads(q_BHD, kv)
     if plan.num_splits == OWN_RULE:
         raise ValueError(
             f"the {backend} kernel has no split rule of its own; at least 1 is launched"
         )
-    if plan.tokens_per_split % kv.page_size and not kv.contiguous:
-        raise ValueError(f"pieces of {plan.tokens_per_split} tokens cut pages of {kv.page_size}")
     if backend == "triton":
         from levers.kernels import split_kv_triton
 
         return split_kv_triton.launch(q_BHD, kv, plan, out_BHD, workspace, config)
+    if plan.tokens_per_split % kv.page_size and not kv.contiguous:
+        raise ValueError(f"pieces of {plan.tokens_per_split} tokens cut pages of {kv.page_size}")
     return _launch_plain(q_BHD, kv, plan, out_BHD, workspace)
+
+
+def check_heads(q_BHD: Tensor, kv: PagedKV) -> int:
+    """The number of KV heads.
+
+    Raises:
+        ValueError: query heads that do not divide into them.
+    """
+    heads, kv_heads = q_BHD.shape[1], kv.k_PKSD.shape[1]
+    if heads % kv_heads:
+        raise ValueError(f"{heads} query heads do not divide into {kv_heads} KV heads")
+    return kv_heads
 
 
 def _launch_plain(

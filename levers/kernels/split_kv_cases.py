@@ -2,7 +2,7 @@
 
 A case's inputs are ``q_BHD``, the pages ``k_PKSD v_PKSD``, ``table_BM`` and ``lengths_B``. Pages
 lie in random order, and every slot that no sequence uses holds NaN: a kernel that reads it is
-found out.
+found out. A page as long as the capacity makes the cache contiguous.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from levers.base import OpCase
-from levers.kernels.split_heuristic import DecodeShape, capped_splits, upstream_splits
+from levers.kernels.split_heuristic import DecodeShape, upstream_splits
 from levers.kernels.split_kv import (
     Backend,
     PagedKV,
@@ -25,6 +25,7 @@ from levers.kernels.split_kv import (
     plan_splits,
     truth,
 )
+from levers.kernels.split_kv_rules import chosen_splits
 
 Tensors = tuple[Tensor, ...]
 Fill = Callable[[Tensor, Tensor, Tensor], None]
@@ -39,23 +40,24 @@ CPU_SM_COUNT = 48
 """SMs that the split rule is told of on a CPU: those of the device of the published report."""
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor) -> None:
+def plain(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Standard normal values."""
 
 
-def _large_means(q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: ARG001 - the shape of a Fill
+def large_means(q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: ARG001 - the shape of a Fill
+    """Keys and values far from zero, against their scatter of one."""
     k.add_(8.0)
     v.add_(100.0)
 
 
-def _cancelling(q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: ARG001 - the shape of a Fill
+def cancelling(q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: ARG001 - the shape of a Fill
     """Equal weights over values that cancel down to a small signal."""
     k.zero_()
     v[:, ::2] += 100.0
     v[:, 1::2] -= 100.0
 
 
-def _peaked(q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: ARG001 - the shape of a Fill
+def peaked(q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: ARG001 - the shape of a Fill
     """Scores so far apart that one token has nearly all the weight."""
     q.mul_(16.0)
 
@@ -92,12 +94,21 @@ class SplitCase:
     dtype: torch.dtype
     device: str
     sm_count: int
-    fill: Fill = _plain
+    fill: Fill = plain
+    page: int = PAGE
+    unused: float = math.nan
 
     @property
     def shape(self) -> DecodeShape:
         """What the split rule sees."""
-        return DecodeShape(len(self.lengths), KV_HEADS, self.capacity, KV_BLOCK, self.sm_count)
+        return DecodeShape(
+            len(self.lengths),
+            KV_HEADS,
+            self.capacity,
+            KV_BLOCK,
+            self.sm_count,
+            query_heads=KV_HEADS * self.group,
+        )
 
     def inputs(self, seed: int) -> Tensors:
         """All inputs, drawn on the CPU so that every device gets the same."""
@@ -106,7 +117,7 @@ class SplitCase:
         q = torch.randn(batch, KV_HEADS * self.group, self.head_dim, generator=draw)
         k, v = (torch.randn(batch, longest, KV_HEADS, self.head_dim, generator=draw) for _ in "kv")
         self.fill(q, k, v)
-        per_slot = -(-self.capacity // PAGE)
+        per_slot = -(-self.capacity // self.page)
         order = torch.randperm(batch * per_slot + 1, generator=draw)[:-1]
         table = order.view(batch, per_slot).to(torch.int32)
         pages = [self._paged(x, table) for x in (k, v)]
@@ -120,12 +131,13 @@ class SplitCase:
         )
 
     def _paged(self, x_BTKD: Tensor, table_BM: Tensor) -> Tensor:
-        """Scatter tokens to pages; slots that are not used stay NaN."""
-        pages = torch.full((table_BM.numel() + 1, KV_HEADS, PAGE, self.head_dim), math.nan)
+        """Scatter tokens to pages; slots that are not used keep ``unused``."""
+        shape = (table_BM.numel() + 1, KV_HEADS, self.page, self.head_dim)
+        pages = torch.full(shape, self.unused)
         for row, length in enumerate(self.lengths):
-            for first in range(0, length, PAGE):
-                part = x_BTKD[row, first : min(first + PAGE, length)]
-                pages[table_BM[row, first // PAGE], :, : len(part)] = part.transpose(0, 1)
+            for first in range(0, length, self.page):
+                part = x_BTKD[row, first : min(first + self.page, length)]
+                pages[table_BM[row, first // self.page], :, : len(part)] = part.transpose(0, 1)
         return pages
 
     def outputs(self, inputs: Tensors) -> Tensors:
@@ -134,12 +146,22 @@ class SplitCase:
 
     def attend(self, splits: int, inputs: Tensors, outputs: Tensors) -> None:
         """The attention with a given number of splits."""
+        backend: Backend = "triton" if inputs[0].device.type == "cuda" else "torch"
+        self.attend_by(partial(decode_attention, backend=backend), splits, inputs, outputs)
+
+    def attend_by(
+        self, launch: Callable[..., int], splits: int, inputs: Tensors, outputs: Tensors
+    ) -> None:
+        """The attention by ``launch(q, kv, plan, out, workspace)``."""
         q_BHD, kv = inputs[0], PagedKV(*inputs[1:])
         batch, heads, dim = q_BHD.shape
-        backend: Backend = "triton" if q_BHD.device.type == "cuda" else "torch"
-        workspace = Workspace(splits, batch, heads, dim, q_BHD.device)
-        plan = plan_splits(self.capacity, KV_BLOCK, splits)
-        decode_attention(q_BHD, kv, plan, outputs[0], workspace, backend)
+        workspace = Workspace(max(1, splits), batch, heads, dim, q_BHD.device)
+        launch(q_BHD, kv, plan_splits(self.capacity, KV_BLOCK, splits), outputs[0], workspace)
+
+    def reorderings(self, found: int) -> tuple[Callable[[Tensors, Tensors], None], ...]:
+        """The split counts that the reference's rule picks at other loads than the case's."""
+        counts = {upstream_splits(replace(self.shape, batch=batch)) for batch in LOADS}
+        return tuple(partial(self.attend, splits) for splits in sorted(counts - {found}))
 
     def truth(self, inputs: Tensors) -> Tensors:
         """The attention in fp64."""
@@ -156,8 +178,9 @@ def _case(name: str, setting: str, case: SplitCase, *, masked: bool = False) -> 
     The reference's other orders are the split counts that its own rule picks at other loads.
     """
     found = upstream_splits(case.shape)
-    capped = capped_splits(case.shape, setting, found)
-    orders = sorted({upstream_splits(replace(case.shape, batch=b)) for b in LOADS} - {found})
+    on_cuda = torch.device(case.device).type == "cuda"
+    device = torch.cuda.get_device_name(case.device) if on_cuda else "cpu"
+    capped = chosen_splits(case.shape, setting, found, device)
     return OpCase(
         name=name,
         inputs=case.inputs,
@@ -167,7 +190,7 @@ def _case(name: str, setting: str, case: SplitCase, *, masked: bool = False) -> 
         truth=case.truth,
         masks=case.nonfinite if masked else None,
         elements=len(case.lengths) * KV_HEADS * case.group * case.head_dim,
-        reorderings=tuple(partial(case.attend, splits) for splits in orders),
+        reorderings=case.reorderings(found),
     )
 
 
@@ -229,10 +252,10 @@ def _value_cases(
     """Adversarial values on two sequences of different lengths."""
     lengths = (capacity, capacity - 200)
     fills: dict[str, tuple[Fill, torch.dtype, bool]] = {
-        "large means": (_large_means, main, False),
-        "large means, other dtype": (_large_means, other, False),
-        "cancelling": (_cancelling, main, False),
-        "peaked": (_peaked, main, False),
+        "large means": (large_means, main, False),
+        "large means, other dtype": (large_means, other, False),
+        "cancelling": (cancelling, main, False),
+        "peaked": (peaked, main, False),
         "subnormal": (_subnormal, torch.float32, False),
         "masked block": (_masked_block, main, False),
         "masked block, other dtype": (_masked_block, other, False),

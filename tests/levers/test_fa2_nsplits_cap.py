@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 
 from levers.base import Site, engaged
-from levers.errors import BadSetting
-from levers.fa2_nsplits_cap import LEVER, SITE
+from levers.errors import BadParameter, BadSetting
+from levers.fa2_nsplits_cap import CONTIGUOUS_SITE, LEVER, SITE
 from levers.kernels.split_heuristic import DecodeShape, upstream_splits
+from levers.kernels.split_kv_rules import CappedRule
 from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
 
@@ -15,8 +19,14 @@ def shape(batch: int) -> DecodeShape:
     return DecodeShape(batch, kv_heads=8, kv_tokens=896, kv_block=128, sm_count=48)
 
 
-def facts(device_type: str, sites: tuple[str, ...] = (SITE,)) -> SampleFacts:
-    return SampleFacts(device_type, "decode", {}, sites)
+def facts(
+    device_type: str, sites: tuple[str, ...] = LEVER.touches, **parameters: object
+) -> SampleFacts:
+    return SampleFacts(device_type, "decode", parameters, sites)
+
+
+def rules(launch: Callable[[DecodeShape], int] = upstream_splits) -> dict[str, Site]:
+    return {name: Site(name, launch) for name in LEVER.touches}
 
 
 @pytest.mark.parametrize(
@@ -24,23 +34,58 @@ def facts(device_type: str, sites: tuple[str, ...] = (SITE,)) -> SampleFacts:
     [("off", [7, 4, 3, 3]), ("auto", [6, 3, 1, 1]), ("3", [3, 3, 3, 3]), ("1", [1, 1, 1, 1])],
 )
 def test_each_setting_gives_the_published_split_counts(setting: str, expected: list[int]) -> None:
-    site = Site(SITE, upstream_splits)
-    with engaged(LEVER, {SITE: site}, setting):
-        assert [site.launch(shape(c)) for c in (1, 2, 4, 8)] == expected
-    assert site.launch is upstream_splits
+    sites = rules()
+    with engaged(LEVER, sites, setting):
+        for site in sites.values():
+            assert [site.launch(shape(c)) for c in (1, 2, 4, 8)] == expected
+    assert all(site.launch is upstream_splits for site in sites.values())
 
 
 def test_the_cap_wraps_the_rule_that_it_finds() -> None:
-    site = Site(SITE, lambda launch: 5)
-    with engaged(LEVER, {SITE: site}, "4"):
-        assert site.launch(shape(1)) == 4
-    with engaged(LEVER, {SITE: site}, "128"):
-        assert site.launch(shape(1)) == 5
+    sites = rules(lambda launch: 5)
+    for setting, expected in (("4", 4), ("128", 5)):
+        with engaged(LEVER, sites, setting):
+            assert [site.launch(shape(1)) for site in sites.values()] == [expected] * 2
+
+
+def test_a_backend_with_a_rule_of_its_own_takes_the_cap_itself() -> None:
+    launch = replace(shape(1), backend="fa3")
+    for setting, expected in (("off", 0), ("auto", 6), ("3", 3), ("128", 128)):
+        sites = rules()
+        with engaged(LEVER, sites, setting):
+            assert sites[CONTIGUOUS_SITE].launch(launch) == expected
+
+
+def test_tuned_takes_the_table_of_the_device_and_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levers.fa2_nsplits_cap._device_name", lambda: "NVIDIA H200")
+    launch = DecodeShape(32, 8, 4096, 128, 132, backend="fa2", query_heads=32)
+    sites = rules()
+    with engaged(LEVER, sites, "tuned"):
+        assert sites[SITE].launch(launch) == 2
+        assert upstream_splits(launch) == 1
+        with pytest.raises(BadParameter, match="no measured split table of fa9"):
+            sites[SITE].launch(replace(launch, backend="fa9"))
+
+
+def test_tuned_is_unmet_where_nothing_was_measured() -> None:
+    (reason,) = LEVER.unmet(facts("cpu"), "tuned")
+    assert "no split table was measured on a cpu" in reason
+    (reason,) = LEVER.unmet(facts("cuda", sm_count=48), "tuned")
+    assert "benchmarks/split_table.py" in reason
+    assert LEVER.unmet(facts("cuda", sm_count=132), "tuned") == ()
+    sites = rules()
+    with engaged(LEVER, sites, "tuned"), pytest.raises(BadParameter, match="on cpu") as error:
+        sites[SITE].launch(shape(1))
+    assert "benchmarks/split_table.py" in error.value.cure
+
+
+def test_the_rule_says_for_which_backend_it_was_asked() -> None:
+    assert CappedRule(upstream_splits, "3", lambda: "cpu").backend == ""
 
 
 @pytest.mark.parametrize("setting", ["0", "129", "-1", "fast", "1.5"])
 def test_settings_out_of_range_are_refused(setting: str) -> None:
-    with pytest.raises(BadSetting, match=r"off \| auto \| 1\.\.128"):
+    with pytest.raises(BadSetting, match=r"off \| auto \| tuned \| 1\.\.128"):
         LEVER.settings.check(LEVER.name, setting)
 
 
@@ -73,8 +118,9 @@ def test_an_attention_without_a_split_rule_is_unmet() -> None:
     assert not LEVER.unmet(facts("cuda"), "auto")
 
 
-def test_the_witness_names_the_split_counts_per_axis() -> None:
-    site = Site(SITE, upstream_splits)
+@pytest.mark.parametrize("name", LEVER.touches)
+def test_the_witness_of_each_site_names_the_split_counts_per_axis(name: str) -> None:
+    site = Site(name, upstream_splits)
     site.observe("decode/tok_s/c1", "num_splits=7")
     site.observe("decode/tok_s/c1", "num_splits=7")
     site.observe("decode/tok_s/c2", "num_splits=4")
