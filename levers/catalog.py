@@ -33,12 +33,14 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fa2_nsplits_cap:LEVER",
     "levers.fp8_linear:LEVER",
     "levers.fused_affine_norm:LEVER",
+    "levers.fused_chain:LEVER",
     "levers.fused_gate_residual:LEVER",
     "levers.fused_linear_grads:LEVER",
     "levers.fused_mlp_hidden:LEVER",
     "levers.fused_modulate:LEVER",
     "levers.fused_qk_norm_rope:LEVER",
     "levers.per_gpu_batch:LEVER",
+    "levers.qk_norm_rope:LEVER",
     "levers.segment_sum_broadcast:LEVER",
 )
 """``module:ATTRIBUTE`` of each built-in lever; the last part of the module is the lever's name."""
