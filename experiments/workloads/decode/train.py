@@ -1,7 +1,8 @@
-"""Train the shipped model, or one of about 100 M parameters, from plain text.
+r"""Train the shipped model, or one of about 100 M parameters, from text found on the machine.
 
     python -m experiments.workloads.decode.train --text kjv.txt --format bible --out FOLDER
-    python -m experiments.workloads.decode.train --text FOLDER --size 100m --device cuda --out OUT
+    python -m experiments.workloads.decode.train --text /usr/lib/python3 --glob '*.py' \
+        --format files --size 100m --device cuda --seconds 170 --out FOLDER
 
 Greedy streams of a trained model are peaked, so that equal tokens mean something; random weights
 decide by rounding. The folder that is written is a Hugging Face folder: config.json,
@@ -12,214 +13,159 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
-import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from tokenizers import Tokenizer
 
-from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.corpus import (
-    documents_of,
+    Corpus,
+    bible_corpus,
     encode_documents,
+    files_corpus,
+    lines_corpus,
     read_text,
     train_tokenizer,
-    verses_of,
 )
-from experiments.workloads.decode.model import (
-    RopeTables,
-    Weights,
-    causal_attention,
-    hidden_states,
-    logits,
-    rope_tables,
-)
-from experiments.workloads.decode.muon import Optimiser
-from experiments.workloads.decode.weights import assemble, save_weights, shapes
+from experiments.workloads.decode.model import Weights
+from experiments.workloads.decode.prompts import PromptSet
+from experiments.workloads.decode.train_loop import quality, train
+from experiments.workloads.decode.train_recipes import RECIPES, Recipe
+from experiments.workloads.decode.weights import save_weights
+from levers.errors import BadParameter
 
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Dimensions and schedule; the last ``long_share`` of the steps sees long contexts."""
-
-    config: ModelConfig
-    steps: int
-    batch_tokens: int
-    short_tokens: int = 256
-    long_tokens: int = 1024
-    long_share: float = 0.25
-
-
-RECIPES = {
-    "shipped": Recipe(
-        ModelConfig("qwen3", 1024, 128, 512, 3, 16, 8, 16, max_positions=4096, eos_token_ids=(0,)),
-        steps=1200,
-        batch_tokens=2048,
-        short_tokens=128,
-        long_share=0.15,
-    ),
-    "100m": Recipe(
-        ModelConfig(
-            "qwen3", 8192, 768, 2048, 13, 16, 8, 64, max_positions=4096, eos_token_ids=(0,)
-        ),
-        steps=3000,
-        batch_tokens=65536,
-        short_tokens=1024,
-        long_tokens=4096,
-    ),
-}
 HELD_OUT_BOOK = "Mark"
-HELD_OUT_CHARACTERS = 80_000
-"""Prompts need about this much text: 184 windows of up to 900 tokens, overlapping."""
+WRITING_S = 8.0
+"""Seconds of a time limit that are kept for the held-out loss and for writing the folder."""
 
 
-def split_text(text: str, form: str) -> tuple[list[str], list[str]]:
-    """Documents to train on, and the held-out ones that become the prompts."""
-    if form == "bible":
-        verses = verses_of(text)
-        held_out = [verse for book, verse in verses if book == HELD_OUT_BOOK]
-        return [verse for book, verse in verses if book != HELD_OUT_BOOK], held_out
-    documents = documents_of(text)
-    taken, count = 0, 0
-    while taken < HELD_OUT_CHARACTERS and count < len(documents) // 10:
-        count += 1
-        taken += len(documents[-count])
-    return documents[: len(documents) - count], documents[len(documents) - count :]
+def corpus_of(asked: argparse.Namespace, recipe: Recipe) -> Corpus:
+    """The text that was asked for, split into what is trained on and what is held out.
 
-
-def loss_of(config: ModelConfig, weights: Weights, rope: RopeTables, tokens_BT: Tensor) -> Tensor:
-    """Mean cross entropy of the next token, in nat."""
-    batch, length = tokens_BT.shape[0], tokens_BT.shape[1] - 1
-    positions = torch.arange(length, device=tokens_BT.device).repeat(batch)
-    x_NC = hidden_states(
-        config,
-        weights,
-        tokens_BT[:, :-1].reshape(-1),
-        rope.at(positions),
-        lambda _, q, k, v: causal_attention(q, k, v, batch),
-    )
-    return functional.cross_entropy(logits(weights, x_NC).float(), tokens_BT[:, 1:].reshape(-1))
-
-
-def batches(
-    ids: Tensor, recipe: Recipe, seed: int, device: torch.device
-) -> Iterator[tuple[int, Tensor]]:
-    """``(step, tokens_BT)`` of random windows, short contexts first."""
-    generator = torch.Generator().manual_seed(seed)
-    for step in range(recipe.steps):
-        late = step >= recipe.steps * (1 - recipe.long_share)
-        length = recipe.long_tokens if late else recipe.short_tokens
-        count = recipe.batch_tokens // length
-        starts = torch.randint(len(ids) - length - 1, (count,), generator=generator)
-        yield step, torch.stack([ids[s : s + length + 1] for s in starts.tolist()]).to(device)
-
-
-def schedule(step: int, steps: int) -> float:
-    """Warm up over 2 %, hold, then fall to zero over the last half."""
-    return min(1.0, (step + 1) / (0.02 * steps), (steps - step) / (0.5 * steps))
-
-
-def initial(config: ModelConfig, seed: int, device: torch.device) -> dict[str, Tensor]:
-    """Named fp32 parameters: normal with std 1/sqrt(fan in), norms at 1, residual outputs at 0."""
-    generator = torch.Generator().manual_seed(seed)
-    named = {}
-    for name, shape in shapes(config).items():
-        if len(shape) == 1:
-            value = torch.ones(shape)
-        elif name.endswith(("o_proj.weight", "down_proj.weight")):
-            value = torch.zeros(shape)
-        else:
-            value = torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
-        named[name] = value.to(device).requires_grad_()
-    return named
-
-
-def train(recipe: Recipe, ids: Tensor, seed: int, device: torch.device) -> Weights:
-    """Run the recipe and return the trained weights (fp32)."""
-    config = recipe.config
-    named = initial(config, seed, device)
-    optimiser = Optimiser(named)
-    rope = rope_tables(config, recipe.long_tokens, device, torch.float32)
-    started, recent = time.monotonic(), 0.0
-    for step, tokens_BT in batches(ids, recipe, seed, device):
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = loss_of(config, assemble(config, named), rope, tokens_BT)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step(schedule(step, recipe.steps))
-        recent = loss.item() if step == 0 else 0.98 * recent + 0.02 * loss.item()
-        if step % 50 == 49 or step == recipe.steps - 1:
-            elapsed = time.monotonic() - started
-            print(f"step {step + 1}/{recipe.steps} loss {recent:.3f} {elapsed:.0f} s", flush=True)
-    return assemble(config, {name: tensor.detach() for name, tensor in named.items()})
-
-
-@torch.no_grad()
-def quality(recipe: Recipe, weights: Weights, ids: Tensor) -> dict[str, float]:
-    """Held-out loss, and how peaked the next-token distribution is (gap of the two best logits)."""
-    config, length = recipe.config, recipe.long_tokens
-    count = max(1, min(16, (len(ids) - 1) // length))
-    rope = rope_tables(config, length, weights.device, torch.float32)
-    losses, gaps = [], []
-    for start in range(0, count * length, length):
-        window = ids[start : start + length + 1].to(weights.device)
-        tokens_BT = window.unsqueeze(0)
-        losses.append(loss_of(config, weights, rope, tokens_BT).item())
-        positions = torch.arange(len(window) - 1, device=weights.device)
-        x_NC = hidden_states(
-            config,
-            weights,
-            window[:-1],
-            rope.at(positions),
-            lambda _, q, k, v: causal_attention(q, k, v, 1),
+    Raises:
+        BadParameter: there is too little of it to hold any out.
+    """
+    if asked.format == "files":
+        held, most = recipe.held_out_characters, recipe.most_characters
+        found = files_corpus(asked.text, asked.glob, held, most)
+    elif asked.format == "bible":
+        found = bible_corpus(read_text(asked.text, asked.glob), HELD_OUT_BOOK)
+    else:
+        found = lines_corpus(read_text(asked.text, asked.glob), recipe.held_out_characters)
+    if not found.held_out:
+        raise BadParameter(
+            f"{asked.text} ({asked.glob}) holds {len(found.documents)} documents: too few to hold "
+            "one in ten out",
+            cure="name more text with --text and --glob",
         )
-        best = logits(weights, x_NC).topk(2, dim=-1).values
-        gaps.append(best[:, 0] - best[:, 1])
-    return {
-        "held_out_loss_nat": round(sum(losses) / len(losses), 4),
-        "median_top2_gap_nat": round(torch.cat(gaps).median().item(), 4),
+    return found
+
+
+def budget_s(asked: argparse.Namespace, started: float) -> float | None:
+    """What is left for the training steps of the limit of the whole command; None without one.
+
+    Raises:
+        BadParameter: reading and tokenising took all of it.
+    """
+    if asked.seconds is None:
+        return None
+    passed = time.monotonic() - started
+    left: float = asked.seconds - passed - WRITING_S
+    if left <= 0:
+        raise BadParameter(
+            f"{asked.seconds:.0f} s are over: the text took {passed:.0f} s, writing takes "
+            f"{WRITING_S:.0f} s",
+            cure="allow more --seconds, or name less text",
+        )
+    return left
+
+
+def write_folder(
+    out: Path,
+    recipe: Recipe,
+    weights: Weights,
+    tokenizer: Tokenizer,
+    prompts: str,
+    record: Mapping[str, Any],
+) -> None:
+    """Write the model as a Hugging Face folder, with its held-out text and how it was made."""
+    out.mkdir(parents=True, exist_ok=True)
+    config = recipe.config.to_json() | {"training": dict(record)}
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (out / "prompts.txt").write_text(prompts, encoding="utf-8")
+    tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    save_weights(recipe.config, weights, out / "model.safetensors")
+
+
+def make(asked: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+    """Read, tokenise, train, write; returns the record that stands in config.json.
+
+    Raises:
+        BadParameter: too little text, or too little time.
+    """
+    started = time.monotonic()
+    corpus = corpus_of(asked, recipe)
+    tokenizer = train_tokenizer(corpus, recipe.config.vocab_size, recipe.tokenizer_characters)
+    vocabulary = tokenizer.get_vocab_size()
+    if vocabulary != recipe.config.vocab_size:
+        print(f"the text gives {vocabulary} tokens of {recipe.config.vocab_size}")
+    ids = torch.from_numpy(encode_documents(tokenizer, corpus.documents, corpus.stop))
+    held_out = torch.from_numpy(encode_documents(tokenizer, corpus.held_out, corpus.stop))
+    PromptSet(held_out.tolist(), recipe.prompt_tokens)  # refuses a text that is too short
+    print(
+        f"{len(corpus.documents)} documents, {len(ids)} tokens, {len(held_out)} held out, "
+        f"{recipe.config.parameters} parameters, {time.monotonic() - started:.0f} s",
+        flush=True,
+    )
+    device = torch.device(asked.device)
+    weights, steps = train(recipe, ids, asked.seed, device, budget_s(asked, started))
+    record = quality(recipe, weights, held_out) | {
+        "steps": steps,
+        "seed": asked.seed,
+        "tokens": steps * recipe.batch_tokens,
+        "text_sha256": corpus.digest,
+        "documents": len(corpus.documents),
+        "text_tokens": len(ids),
+        "held_out_tokens": len(held_out),
     }
+    write_folder(asked.out, recipe, weights, tokenizer, corpus.prompts_text, record)
+    print(record | {"seconds": round(time.monotonic() - started)}, flush=True)
+    return record
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train and write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", type=Path, required=True, help="a text file, or a folder of them")
-    parser.add_argument("--format", choices=("lines", "bible"), default="lines")
+    parser.add_argument("--glob", default="*.txt", help="which files of a folder")
+    parser.add_argument(
+        "--format",
+        choices=("lines", "bible", "files"),
+        default="lines",
+        help="a document is a line, a verse of the program bible, or a file",
+    )
     parser.add_argument("--size", choices=sorted(RECIPES), default="shipped")
-    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--steps", type=int, default=None, help="of the whole schedule")
+    parser.add_argument("--seconds", type=float, default=None, help="limit of the whole command")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     torch.set_num_threads(asked.threads)
     recipe = RECIPES[asked.size]
     if asked.steps is not None:
         recipe = dataclasses.replace(recipe, steps=asked.steps)
-    text = read_text(asked.text)
-    documents, held_out = split_text(text, asked.format)
-    tokenizer = train_tokenizer(documents, recipe.config.vocab_size)
-    ids = torch.tensor(encode_documents(tokenizer, documents))
-    print(f"{len(documents)} documents, {len(ids)} tokens, {recipe.config.parameters} parameters")
-    weights = train(recipe, ids, asked.seed, torch.device(asked.device))
-    figures = quality(recipe, weights, torch.tensor(encode_documents(tokenizer, held_out)))
-    print(figures)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    config = recipe.config.to_json() | {
-        "training": figures
-        | {"steps": recipe.steps, "seed": asked.seed, "tokens": recipe.steps * recipe.batch_tokens}
-        | {"text_sha256": hashlib.sha256(text.encode()).hexdigest()}
-    }
-    (asked.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (asked.out / "prompts.txt").write_text("\n".join(held_out) + "\n")
-    tokenizer.save(str(asked.out / "tokenizer.json"), pretty=False)
-    save_weights(recipe.config, weights, asked.out / "model.safetensors")
+    try:
+        make(asked, recipe)
+    except BadParameter as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
