@@ -1,0 +1,128 @@
+"""The MXFP4 kernels under Triton's interpreter, on the CPU, against fp64 of the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from levers.kernels import mxfp4
+from levers.kernels.mxfp4 import Mxfp4Weight, dequantise_torch, quantise
+
+pytest.importorskip("triton", reason="triton is not installed")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the kernels run on the device here (tests/gpu)"
+)
+
+
+def draw(rows: int, outputs: int, inputs: int, seed: int = 2) -> tuple[Tensor, Mxfp4Weight]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, inputs, generator=generator)
+    return x, quantise(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5)
+
+
+def truth(x: Tensor, weight: Mxfp4Weight) -> Tensor:
+    return x.double() @ dequantise_torch(weight, torch.float64).t()
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs"),
+    [(1, 48, 256), (2, 32, 768), (3, 33, 128), (7, 64, 384), (8, 40, 512), (31, 16, 256)],
+)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_product_is_that_of_the_quantised_weights(
+    rows: int, outputs: int, inputs: int, splits: int
+) -> None:
+    from levers.kernels.mxfp4_launch import Epilogue, Plan, product
+
+    x, weight = draw(rows, outputs, inputs)
+    found = product(x, weight, Epilogue(), Plan(32, splits, 1, 1))
+    torch.testing.assert_close(found.double(), truth(x, weight), rtol=1e-5, atol=1e-5)
+    assert not weight.tickets.any()
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_the_epilogue_adds_and_leaves_the_squares_of_what_is_written(splits: int) -> None:
+    from levers.kernels.mxfp4_launch import Epilogue, Plan, product
+
+    x, weight = draw(5, 80, 512)
+    bias, residual = torch.randn(80), torch.randn(5, 80)
+    squares = torch.full((5, 5), torch.nan)
+    found = product(x, weight, Epilogue(bias, residual, squares), Plan(16, splits, 1, 1))
+    expected = truth(x, weight) + bias + residual
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(squares.sum(0), found.square().sum(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_the_gate_is_that_of_the_first_half_of_the_rows(splits: int) -> None:
+    from levers.kernels.mxfp4_launch import Epilogue, Plan, product
+
+    x, weight = draw(3, 96, 512)
+    gate, up = truth(x, weight).chunk(2, dim=-1)
+    found = product(x, weight, Epilogue(gate=True), Plan(32, splits, 1, 1))
+    assert found.shape == (3, 48)
+    expected = torch.nn.functional.silu(gate) * up
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_with_a_stride_are_read_where_they_are() -> None:
+    from levers.kernels.mxfp4_launch import Epilogue, product
+
+    x, weight = draw(4, 32, 256)
+    wide = torch.full((4, 512), torch.nan)
+    wide[:, :256] = x
+    found = product(wide[:, :256], weight, Epilogue())
+    torch.testing.assert_close(found.double(), truth(x, weight), rtol=1e-5, atol=1e-5)
+
+
+def test_scales_from_the_least_to_the_most_come_out_exact() -> None:
+    from levers.kernels.mxfp4_launch import Epilogue, Plan, product
+
+    weight = torch.zeros(16, 256)
+    for row in range(16):
+        weight[row] = 6.0 * 2.0 ** (1 - 8 * row)
+    weight[0, 0], weight[1, 5] = -0.5 * 2.0, 1.5 * 2.0**-7
+    x = torch.zeros(2, 256)
+    x[0, 0], x[1, 5] = 1.0, 1.0
+    found = product(x, quantise(weight), Epilogue(), Plan(16, 1, 1, 1))
+    assert torch.equal(found[0], weight[:, 0])
+    assert torch.equal(found[1], weight[:, 5])
+
+
+@pytest.mark.parametrize("inputs", [32, 64, 128, 256, 1536])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_dequantising_kernel_is_plain_dequantising(inputs: int, dtype: torch.dtype) -> None:
+    from levers.kernels.mxfp4_dequantise_triton import dequantise_triton
+
+    _, weight = draw(1, 21, inputs)
+    assert torch.equal(dequantise_triton(weight, dtype), dequantise_torch(weight, dtype))
+
+
+def test_what_the_kernel_does_not_take_is_an_error() -> None:
+    from levers.kernels.mxfp4_launch import Epilogue, product
+
+    x, weight = draw(65, 32, 256)
+    with pytest.raises(ValueError, match="65 rows"):
+        product(x, weight, Epilogue())
+    narrow, small = draw(2, 32, 64)
+    with pytest.raises(ValueError, match="multiple of 128"):
+        product(narrow, small, Epilogue())
+    with pytest.raises(ValueError, match="squares"):
+        product(x[:2], weight, Epilogue(squares_TN=torch.zeros(3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [(6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728), (151936, 2560), (1024, 128)],
+)
+def test_a_plan_has_no_empty_split_and_fills_the_device(outputs: int, inputs: int) -> None:
+    from levers.kernels.mxfp4_launch import RESIDENT, plan_of
+
+    superblocks = inputs // (8 * mxfp4.plane_width(inputs))
+    for rows in (1, 8, 32, 64):
+        plan = plan_of(outputs, inputs, rows)
+        each = -(-superblocks // plan.splits)
+        assert (plan.splits - 1) * each < superblocks
+        programs = -(-outputs // plan.outputs) * plan.splits
+        assert programs * 2 > RESIDENT or inputs < 1024
