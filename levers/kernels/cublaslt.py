@@ -1,0 +1,175 @@
+"""Matrix products by cuBLASLt with a chosen epilogue and a measured algorithm.
+
+Which algorithm runs is decided once for each problem, the first time it is run: the heuristic's
+proposals each run a few times in turn, and the fastest is kept. Problems that differ in the number
+of packed rows alone share a choice up to :data:`.cublaslt_plan.ROW_STEP` rows. Sums that are split
+over k are allowed where the parts are kept in fp32; schemes that add rounded parts are not.
+
+The products run on the caller's stream, so they can be captured in a graph, once each problem has
+been run before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from levers.errors import BadParameter
+from levers.kernels.cublaslt_abi import Algorithm, Heuristic, Kind, Refused, loaded_library
+from levers.kernels.cublaslt_plan import WORKSPACE_BYTES, Operands, Plan, Problem
+from levers.kernels.cublaslt_tuning import best, device_us, interleaved_us
+
+CANDIDATES = 12
+"""How many of the heuristic's proposals are measured; it sorts them by its own estimate."""
+
+PLANS = 1024
+"""Problems whose descriptors are kept; packed samples of new lengths are a new problem."""
+
+ALIGNMENT_BYTES = 16
+"""Of an operand's address: a 16-byte load's, and the tensor memory accelerator's."""
+
+KINDS = {torch.float32: Kind.FP32, torch.float16: Kind.FP16, torch.bfloat16: Kind.BF16}
+
+
+class CublasLt:
+    """One device's handle, workspaces, plans and choices.
+
+    Attributes:
+        winners: what was chosen, by problem, in words.
+        tunings: how many candidates have been measured so far.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device, self.library = device, loaded_library()
+        self.handle = ctypes.c_void_p()
+        with torch.cuda.device(device):
+            self.library.call("Create", f"cuda:{device}", ctypes.byref(self.handle))
+        self.winners: dict[str, str] = {}
+        self.tunings = 0
+        self._chosen: dict[Problem, Algorithm] = {}
+        self._plans: OrderedDict[Problem, Plan] = OrderedDict()
+        self._workspaces: dict[int, Tensor] = {}
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._lock = threading.RLock()
+
+    def run(self, problem: Problem, operands: Operands) -> None:
+        """Write the product (and what the epilogue writes beside it).
+
+        Raises:
+            Refused: the library has no algorithm for the problem, or fails to launch it.
+            BadParameter: a problem that is new is run while a graph is captured.
+        """
+        with self._lock, torch.cuda.device(self.device):
+            plan = self._plan(problem)
+            plan.point(operands)
+            if plan.algorithm is None:
+                plan.algorithm = self._algorithm(plan, operands)
+            self.launch(plan, operands, plan.algorithm)
+
+    def supports(self, problem: Problem) -> bool:
+        """Whether the library has an algorithm for it; seen without running one."""
+        with self._lock, torch.cuda.device(self.device):
+            try:
+                self._plan(problem).candidates(self.handle, 1)
+            except Refused:
+                return False
+            return True
+
+    def measured(
+        self, problem: Problem, operands: Operands, count: int = CANDIDATES
+    ) -> list[tuple[str, float]]:
+        """Each proposal in words with its microseconds, the heuristic's own first."""
+        with self._lock, torch.cuda.device(self.device):
+            plan = self._plan(problem)
+            plan.point(operands)
+            proposals, times_us = self._timed(plan, operands, count)
+            names = [plan.describe(one.algorithm) for one in proposals]
+            return list(zip(names, times_us, strict=True))
+
+    def launch(self, plan: Plan, operands: Operands, algorithm: Algorithm) -> None:
+        """Run a plan whose pointers are set by one algorithm."""
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        out = operands.out.data_ptr()
+        self.library.call(
+            "Matmul", str(plan.problem), self.handle, plan.operation,
+            ctypes.byref(self._one), operands.a.data_ptr(), plan.a, operands.b.data_ptr(), plan.b,
+            ctypes.byref(self._zero), out, plan.d, out, plan.d,
+            ctypes.byref(algorithm), self._workspace(stream).data_ptr(), WORKSPACE_BYTES, stream,
+        )  # fmt: skip
+
+    def _plan(self, problem: Problem) -> Plan:
+        plan = self._plans.get(problem)
+        if plan is None:
+            plan = self._plans[problem] = Plan(self.library, problem)
+            if len(self._plans) > PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(problem)
+        return plan
+
+    def _workspace(self, stream: int) -> Tensor:
+        """Scratch of a stream: products on one stream follow each other and may share it."""
+        if stream not in self._workspaces:
+            self._workspaces[stream] = torch.empty(
+                WORKSPACE_BYTES, dtype=torch.uint8, device=f"cuda:{self.device}"
+            )
+        return self._workspaces[stream]
+
+    def _algorithm(self, plan: Plan, operands: Operands) -> Algorithm:
+        shared = plan.problem.shared
+        known = self._chosen.get(shared)
+        if known is not None and plan.takes(self.handle, known):
+            return known
+        if torch.cuda.is_current_stream_capturing():
+            raise BadParameter(
+                f"cuBLASLt has not yet run {plan.problem}, and a graph is being captured",
+                cure="run the step once before the capture, so that its algorithms are chosen",
+            )
+        proposals, times_us = self._timed(plan, operands, CANDIDATES)
+        chosen: Algorithm = proposals[best(times_us)].algorithm
+        self._chosen[shared] = chosen
+        self.winners[str(shared)] = plan.describe(chosen)
+        return chosen
+
+    def _timed(
+        self, plan: Plan, operands: Operands, count: int
+    ) -> tuple[list[Heuristic], list[float]]:
+        """The proposals that run, with their microseconds.
+
+        Raises:
+            Refused: none of them does.
+        """
+        proposals, refused = [], None
+        for one in plan.candidates(self.handle, count):
+            try:
+                self.launch(plan, operands, one.algorithm)
+            except Refused as error:
+                refused = error
+            else:
+                proposals.append(one)
+        if not proposals and refused is not None:
+            raise refused
+        calls = [self._call(plan, operands, one.algorithm) for one in proposals]
+        self.tunings += len(calls)
+        return proposals, interleaved_us(calls, device_us)
+
+    def _call(self, plan: Plan, operands: Operands, algorithm: Algorithm) -> Callable[[], None]:
+        return functools.partial(self.launch, plan, operands, algorithm)
+
+
+@functools.cache
+def on_device(index: int) -> CublasLt:
+    """The device's one instance, made at the first call."""
+    return CublasLt(index)
+
+
+def operand(tensor: Tensor) -> Tensor:
+    """The tensor as the library takes it: dense rows from an aligned address, copied if need be."""
+    if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT_BYTES == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,94 @@
+"""A Linear whose three products run by algorithms that were measured on its shapes.
+
+Shapes: N rows, C inputs, F outputs.
+
+The arithmetic is that of :mod:`.linear_grads`: rows, weight and bias are rounded to the dtype that
+is multiplied, sums are fp32, and the gradients of the parameters are written in the parameters'
+dtype. Only who chooses the algorithm of a product differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levers.errors import BadParameter
+from levers.kernels.cublaslt_products import input_grad, linear, weight_grad
+from levers.kernels.linear_grads import Precision, column_sums, rounded
+
+NAMED = ("matmul", "stream")
+"""The attributes of a precision."""
+
+
+def precision_of(owner: object) -> Precision | None:
+    """The object, if it names the dtypes that a Linear multiplies in and returns."""
+    known = all(isinstance(getattr(owner, name, None), torch.dtype) for name in NAMED)
+    return owner if known else None  # type: ignore[return-value]
+
+
+def dtypes_of(x: Tensor, precision: Precision | None) -> tuple[torch.dtype, torch.dtype]:
+    """What a call multiplies in and returns: autocast's dtype, or what the precision names.
+
+    Raises:
+        BadParameter: neither says so.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        return dtype, dtype
+    if precision is None:
+        raise BadParameter(
+            "a cuBLASLt product without autocast over a callable that names no dtypes",
+            cure="run the forward under autocast, or replace a callable whose object has the "
+            f"dtypes {' and '.join(NAMED)}",
+        )
+    return precision.matmul, precision.stream
+
+
+class TunedLinear(torch.autograd.Function):
+    """``x @ weight.T + bias`` with a chosen algorithm in each direction."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_NC: Tensor,
+        weight_FC: Tensor,
+        bias_F: Tensor | None,
+        matmul: torch.dtype,
+        stream: torch.dtype,
+    ) -> Tensor:
+        """``[N, F]`` in ``stream``, multiplied in ``matmul``."""
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        x, (weight, bias) = x_NC.to(matmul), rounded(weight_FC, bias_F, matmul)
+        ctx.matmul = matmul
+        ctx.dtypes = x_NC.dtype, weight_FC.dtype, None if bias_F is None else bias_F.dtype
+        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
+        out: Tensor = linear(x, weight, bias, stream)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, weight and bias in their dtypes."""
+        x, weight = ctx.saved_tensors
+        x_dtype, weight_dtype, bias_dtype = ctx.dtypes
+        grad = grads[0].to(ctx.matmul)
+        dx = None if weight is None else input_grad(grad, weight, x_dtype)
+        dweight = None if x is None else weight_grad(grad, x, weight_dtype)
+        dbias = column_sums(grad, bias_dtype) if ctx.needs_input_grad[2] else None
+        return dx, dweight, dbias, None, None
+
+
+class TunedLinears:
+    """What the lever puts in the site of the Linears, over the callable that was found there."""
+
+    def __init__(self, found: Callable[..., Tensor]) -> None:
+        self.precision = precision_of(getattr(found, "__self__", None))
+
+    def __call__(self, x: Tensor, weight_FC: Tensor, bias_F: Tensor | None) -> Tensor:
+        """``x @ weight.T + bias`` over the last dimension."""
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        dtypes = dtypes_of(x, self.precision)
+        out: Tensor = TunedLinear.apply(rows, weight_FC, bias_F, *dtypes)  # type: ignore[no-untyped-call]
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)

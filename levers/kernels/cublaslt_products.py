@@ -1,0 +1,243 @@
+"""The products of a Linear and of an MLP, row-major: by cuBLASLt on CUDA, elsewhere plain PyTorch.
+
+Shapes: N rows, C inputs, F outputs (of the MLP's first Linear: hidden width).
+
+Five products, each one call of the library. Column-major, as it sees them (m x n x k, the operands
+that are transposed, the epilogue):
+
+=============  ==========================  =====================  ============================
+operation      result                      problem                epilogue
+=============  ==========================  =====================  ============================
+linear         ``x @ w.T + b``             F x N x C, A turned    BIAS
+linear_gelu    ``gelu(h)``, ``h``          F x N x C, A turned    GELU_AUX_BIAS
+input_grad     ``dy @ w``                  C x N x F              DEFAULT
+gelu_grad      ``(dy @ w) * gelu'(h)``     F x N x C              DGELU_BGRAD or DGELU
+weight_grad    ``dy.T @ x``                C x F x N, B turned    DEFAULT
+=============  ==========================  =====================  ============================
+
+Sums are fp32 and each result is rounded once. GELU is the tanh form. The bias's gradient that
+DGELU_BGRAD writes has the dtype of the gradient beside it, and is summed before that is rounded.
+
+They are operators of PyTorch's own registry, so that a compiled region takes them in unseen.
+
+Source: NVIDIA, cuBLAS library documentation, ``cublasLtEpilogue_t`` (GELU's form in its notes).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from levers.kernels.cublaslt import KINDS, on_device, operand
+from levers.kernels.cublaslt_abi import Epilogue
+from levers.kernels.cublaslt_plan import Operands, Problem
+from levers.kernels.linear_grads import product
+from levers.kernels.segment_sum import accumulate_dtype
+
+
+def on_library(x: Tensor) -> bool:
+    """Whether the library computes it; no rows are no product, on any device."""
+    return x.device.type == "cuda" and x.numel() > 0
+
+
+def linear_problem(
+    x_NC: Tensor, weight_FC: Tensor, dtype: torch.dtype, epilogue: Epilogue
+) -> Problem:
+    """``x @ weight.T``, with an epilogue over the outputs."""
+    (rows, inputs), outputs = x_NC.shape, weight_FC.shape[0]
+    kinds = KINDS[x_NC.dtype], KINDS[dtype]
+    return Problem(outputs, rows, inputs, True, False, *kinds, epilogue, "n")
+
+
+def input_problem(
+    grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype, epilogue: Epilogue
+) -> Problem:
+    """``grad @ weight``, with an epilogue over the inputs."""
+    (rows, outputs), inputs = grad_NF.shape, weight_FC.shape[1]
+    kinds = KINDS[grad_NF.dtype], KINDS[dtype]
+    return Problem(inputs, rows, outputs, False, False, *kinds, epilogue, "n")
+
+
+def weight_problem(
+    grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype, epilogue: Epilogue = Epilogue.DEFAULT
+) -> Problem:
+    """``grad.T @ x``."""
+    (rows, outputs), inputs = grad_NF.shape, x_NC.shape[1]
+    kinds = KINDS[grad_NF.dtype], KINDS[dtype]
+    return Problem(inputs, outputs, rows, False, True, *kinds, epilogue, "k")
+
+
+def run(problem: Problem, operands: Operands) -> None:
+    """On the device of the result."""
+    on_device(operands.out.device.index).run(problem, operands)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """fp32, or fp64 for fp64 rows."""
+    return accumulate_dtype(x.dtype)
+
+
+def linear_lt(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """:func:`linear` by the library."""
+    x, weight = operand(x_NC), operand(weight_FC)
+    out = x.new_empty((len(x), len(weight)), dtype=dtype)
+    epilogue = Epilogue.DEFAULT if bias is None else Epilogue.BIAS
+    bias = None if bias is None else operand(bias.to(dtype))
+    run(linear_problem(x, weight, dtype, epilogue), Operands(weight, x, out, bias))
+    return out
+
+
+def linear_gelu_lt(
+    x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """:func:`linear_gelu` by the library."""
+    x, weight, bias = operand(x_NC), operand(weight_FC), operand(bias_F.to(dtype))
+    out, h = (x.new_empty((len(x), len(weight)), dtype=dtype) for _ in "oh")
+    problem = linear_problem(x, weight, dtype, Epilogue.GELU_AUX_BIAS)
+    run(problem, Operands(weight, x, out, bias, h))
+    return out, h
+
+
+def input_grad_lt(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
+    """:func:`input_grad` by the library."""
+    grad, weight = operand(grad_NF), operand(weight_FC)
+    out = grad.new_empty((len(grad), weight.shape[1]), dtype=dtype)
+    run(input_problem(grad, weight, dtype, Epilogue.DEFAULT), Operands(weight, grad, out))
+    return out
+
+
+def gelu_grad_lt(
+    grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
+) -> tuple[Tensor, Tensor]:
+    """:func:`gelu_grad` by the library."""
+    grad, weight, h = operand(grad_NC), operand(weight_CF), operand(h_NF)
+    out = torch.empty_like(h)
+    bias = h.new_empty(h.shape[1] if sums else 0)
+    epilogue = Epilogue.DGELU_BGRAD if sums else Epilogue.DGELU
+    problem = input_problem(grad, weight, h.dtype, epilogue)
+    run(problem, Operands(weight, grad, out, bias if sums else None, h))
+    return out, bias
+
+
+def weight_grad_lt(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
+    """:func:`weight_grad` by the library."""
+    grad, x = operand(grad_NF), operand(x_NC)
+    out = grad.new_empty((grad.shape[1], x.shape[1]), dtype=dtype)
+    run(weight_problem(grad, x, dtype), Operands(x, grad, out))
+    return out
+
+
+def _sum_of_products(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None) -> Tensor:
+    out = product(x_NC, weight_FC.t(), wide(x_NC))
+    return out if bias is None else out + bias
+
+
+@torch.library.custom_op(
+    "levergate::linear",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor",
+)
+def linear(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """``x @ weight.T + bias``, rounded once to ``dtype``: ``[N, F]``."""
+    if on_library(x_NC):
+        return linear_lt(x_NC, weight_FC, bias, dtype)
+    with torch.autocast(x_NC.device.type, enabled=False):
+        return _sum_of_products(x_NC, weight_FC, bias).to(dtype)
+
+
+@linear.register_fake
+def _linear_shape(
+    x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    del bias
+    return x_NC.new_empty((x_NC.shape[0], weight_FC.shape[0]), dtype=dtype)
+
+
+@torch.library.custom_op(
+    "levergate::linear_gelu",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor bias, ScalarType dtype) -> (Tensor, Tensor)",
+)
+def linear_gelu(
+    x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """GELU of ``h = x @ weight.T + bias``, and h, ``[N, F]`` each, in ``dtype``."""
+    if on_library(x_NC):
+        return linear_gelu_lt(x_NC, weight_FC, bias_F, dtype)
+    with torch.autocast(x_NC.device.type, enabled=False):
+        h = _sum_of_products(x_NC, weight_FC, bias_F)
+        return F.gelu(h, approximate="tanh").to(dtype), h.to(dtype)
+
+
+@linear_gelu.register_fake
+def _linear_gelu_shape(
+    x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    shape = (x_NC.shape[0], bias_F.shape[0])
+    return x_NC.new_empty(shape, dtype=dtype), weight_FC.new_empty(shape, dtype=dtype)
+
+
+@torch.library.custom_op(
+    "levergate::input_grad",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor weight, ScalarType dtype) -> Tensor",
+)
+def input_grad(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
+    """``grad @ weight``, rounded once to ``dtype``: ``[N, C]``."""
+    if on_library(grad_NF):
+        return input_grad_lt(grad_NF, weight_FC, dtype)
+    return product(grad_NF, weight_FC, dtype)
+
+
+@input_grad.register_fake
+def _input_grad_shape(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
+    return grad_NF.new_empty((grad_NF.shape[0], weight_FC.shape[1]), dtype=dtype)
+
+
+@torch.library.custom_op(
+    "levergate::gelu_grad",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor weight, Tensor h, bool sums) -> (Tensor, Tensor)",
+)
+def gelu_grad(
+    grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
+) -> tuple[Tensor, Tensor]:
+    """``(grad @ weight) * gelu'(h)``, ``[N, F]``, and with ``sums`` its column sums, ``[F]``.
+
+    The first in the dtype of h. The second is empty without ``sums``; its dtype is that of h where
+    the library writes it, else it stays wide.
+    """
+    if on_library(grad_NC):
+        return gelu_grad_lt(grad_NC, weight_CF, h_NF, sums)
+    dtype = wide(h_NF)
+    grad_NF = product(grad_NC, weight_CF, dtype)
+    dh_NF = torch.ops.aten.gelu_backward(grad_NF, h_NF.to(dtype), approximate="tanh")
+    dbias = dh_NF.sum(0) if sums else dh_NF.new_empty(0)
+    return dh_NF.to(h_NF.dtype), dbias
+
+
+@gelu_grad.register_fake
+def _gelu_grad_shape(
+    grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
+) -> tuple[Tensor, Tensor]:
+    del weight_CF
+    dtype = h_NF.dtype if grad_NC.device.type == "cuda" else wide(h_NF)
+    return torch.empty_like(h_NF), h_NF.new_empty(h_NF.shape[1] if sums else 0, dtype=dtype)
+
+
+@torch.library.custom_op(
+    "levergate::weight_grad",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor x, ScalarType dtype) -> Tensor",
+)
+def weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
+    """``grad.T @ x``, rounded once to ``dtype``: ``[F, C]``."""
+    if on_library(grad_NF):
+        return weight_grad_lt(grad_NF, x_NC, dtype)
+    return product(grad_NF.t(), x_NC, dtype)
+
+
+@weight_grad.register_fake
+def _weight_grad_shape(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
+    return grad_NF.new_empty((grad_NF.shape[1], x_NC.shape[1]), dtype=dtype)

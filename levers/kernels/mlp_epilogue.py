@@ -1,0 +1,114 @@
+"""The whole MLP as two products each way, with GELU in the products' epilogues.
+
+Shapes: N rows, C channels, F hidden width.
+
+Forward: ``a, h = linear_gelu(x, W1, b1)`` and ``y = linear(a, W2, b2)``; the first product writes
+both the activation and the pre-activation, and nothing reads either again. Backward: ``dh =
+(dy @ W2) * gelu'(h)`` is one product, whose epilogue reads the pre-activation and can sum dh over
+the rows, which is the first bias's gradient, before it is rounded. Then ``dx = dh @ W1`` and the
+gradients of both weights.
+
+Kept for the backward: the rows, the pre-activation, the activation and both weights, all in the
+multiplying dtype; what the separate Linears and the activation keep.
+
+Source: Hendrycks and Gimpel 2016, arXiv:1606.08415 (GELU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levers.kernels.cublaslt_linear import dtypes_of, precision_of
+from levers.kernels.cublaslt_products import (
+    gelu_grad,
+    input_grad,
+    linear,
+    linear_gelu,
+    weight_grad,
+)
+from levers.kernels.linear_grads import column_sums, rounded
+
+
+class EpilogueMlp(torch.autograd.Function):
+    """``gelu(x @ W1.T + b1) @ W2.T + b2``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_NC: Tensor,
+        up_FC: Tensor,
+        up_bias_F: Tensor,
+        down_CF: Tensor,
+        down_bias_C: Tensor,
+        matmul: torch.dtype,
+        stream: torch.dtype,
+        sums: bool,
+    ) -> Tensor:
+        """``[N, C]`` in ``stream``, multiplied in ``matmul``; the hidden layer is in ``stream``."""
+        needs_x, needs_up, needs_up_bias, needs_down, _ = ctx.needs_input_grad[:5]
+        inside = needs_x or needs_up or needs_up_bias
+        x, (up, up_bias) = x_NC.to(matmul), rounded(up_FC, up_bias_F, matmul)
+        down, down_bias = rounded(down_CF, down_bias_C, matmul)
+        active, h = linear_gelu(x, up, up_bias, stream)
+        active = active.to(matmul)
+        ctx.matmul, ctx.sums = matmul, sums
+        ctx.dtypes = tuple(one.dtype for one in (x_NC, up_FC, up_bias_F, down_CF, down_bias_C))
+        ctx.save_for_backward(
+            x if needs_up else None,
+            up if needs_x else None,
+            h if inside else None,
+            active if needs_down else None,
+            down if inside else None,
+        )
+        out: Tensor = linear(active, down, down_bias, stream)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the rows and of the four parameters, in their dtypes."""
+        x, up, h, active, down = ctx.saved_tensors
+        _, _, needs_up_bias, _, needs_down_bias = ctx.needs_input_grad[:5]
+        x_dtype, up_dtype, up_bias_dtype, down_dtype, down_bias_dtype = ctx.dtypes
+        grad = grads[0].to(ctx.matmul)
+        dx = dup = dup_bias = None
+        if h is not None:
+            dh, sums = gelu_grad(grad, down, h, needs_up_bias and not ctx.sums)
+            if needs_up_bias:
+                dup_bias = column_sums(dh, up_bias_dtype) if ctx.sums else sums.to(up_bias_dtype)
+            dh = dh.to(ctx.matmul)
+            dx = None if up is None else input_grad(dh, up, x_dtype)
+            dup = None if x is None else weight_grad(dh, x, up_dtype)
+        ddown = None if active is None else weight_grad(grad, active, down_dtype)
+        ddown_bias = column_sums(grad, down_bias_dtype) if needs_down_bias else None
+        return dx, dup, dup_bias, ddown, ddown_bias, None, None, None
+
+
+class EpilogueMlps:
+    """What the lever puts in the site of the MLP, over the callable that was found there.
+
+    Args:
+        found: the MLP as it was; its ``precision`` names the dtypes where autocast does not.
+        sums: whether the first bias's gradient comes from a column-sum kernel, in fp32, instead of
+            the epilogue, which writes the dtype of the rows.
+    """
+
+    def __init__(self, found: Callable[..., Tensor], *, sums: bool = False) -> None:
+        self.precision, self.sums = precision_of(getattr(found, "precision", None)), sums
+
+    def __call__(
+        self,
+        x_NC: Tensor,
+        up_FC: Tensor,
+        up_bias_F: Tensor,
+        down_CF: Tensor,
+        down_bias_C: Tensor,
+    ) -> Tensor:
+        """``[N, C]`` in the stream's dtype."""
+        parameters = (up_FC, up_bias_F, down_CF, down_bias_C)
+        dtypes = dtypes_of(x_NC, self.precision)
+        out: Tensor = EpilogueMlp.apply(x_NC, *parameters, *dtypes, self.sums)  # type: ignore[no-untyped-call]
+        return out
