@@ -39,6 +39,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fused_mlp_hidden:LEVER",
     "levers.fused_modulate:LEVER",
     "levers.fused_qk_norm_rope:LEVER",
+    "levers.gemm_epilogue_mlp:LEVER",
     "levers.per_gpu_batch:LEVER",
     "levers.qk_norm_rope:LEVER",
     "levers.segment_sum_broadcast:LEVER",
