@@ -47,6 +47,13 @@ def die_with_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def hung_up(pipe: int) -> bool:
+    """Whether nobody holds the other end: a parent that died before it could be watched."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return bool(poll.poll(0))
+
+
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
@@ -262,6 +269,8 @@ def _exec(request: Request) -> NoReturn:
 def main(arguments: Sequence[str]) -> None:
     """Serve on the standard streams; ``arguments`` name the modules to load before a fork."""
     die_with_parent()
+    if hung_up(0):
+        os._exit(1)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
