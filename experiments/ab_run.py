@@ -10,6 +10,7 @@ import psutil
 from experiments import environment, extension, locks, now, preflight, prepare, spool_reader
 from experiments.environment import Device
 from experiments.frozen import FrozenEnvironment, frozen_environment
+from experiments.heartbeat import compilation_s
 from experiments.home import Home
 from experiments.lanes import executor_for
 from experiments.parity.cache import FOLDER, ParityCache
@@ -115,7 +116,7 @@ def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     preflight.check(needs, preflight.free_now(home.root, comparison.device), home.root)
     preflight.check_budget(spec.budget_s, first_look_s(plan, spec.looks, needs.seconds_per_sample))
     seconds = estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s)
-    listener.on_estimate(seconds, plan.pairs)
+    listener.on_estimate(seconds + compilation_s(comparison.lever), plan.pairs)
 
 
 def frozen_for(comparison: Comparison, home: Home) -> FrozenEnvironment:

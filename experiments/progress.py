@@ -84,6 +84,14 @@ class TerminalListener:
             self._said_at = time.monotonic()
             self._line(f"  {escape(text)}")
 
+    def on_progress(self, text: str) -> None:
+        """What goes on without a result yet: on the live line, or as a line of its own."""
+        live, task = self._live, self._task
+        if live is not None and task is not None:
+            live.update(task, text=escape(text))
+        else:
+            self._line(f"  [dim]{escape(text)}[/]")
+
     def on_look(self, look: Look) -> None:
         """A planned look: the effects so far, with their intervals."""
         lost = f", {len(look.lost)} lost" if look.lost else ""

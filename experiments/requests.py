@@ -86,6 +86,9 @@ class Listener(Protocol):
     ) -> None:
         """A sample is on disk: samples done and planned, the running effects, the time left."""
 
+    def on_progress(self, text: str) -> None:
+        """Work of which there is no result yet goes on; called from another thread."""
+
     def on_look(self, look: Look) -> None:
         """A planned look was taken."""
 
@@ -199,6 +202,9 @@ class SilentListener:
     def on_sample(
         self, done: int, planned: int, effects: Sequence[Effect], seconds_left: float | None
     ) -> None:
+        """Say nothing."""
+
+    def on_progress(self, text: str) -> None:
         """Say nothing."""
 
     def on_look(self, look: Look) -> None:

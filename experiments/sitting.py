@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from experiments import heartbeat
 from experiments.arms import failure_of, task_of, witness_of
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
@@ -78,12 +79,13 @@ class Sitting:
         """An untimed pass of each arm: which path ran, per axis, and whether all was put back."""
         there = {witness.arm for witness in self.spool.record().witnesses}
         self.listener.on_stage("witness", "which path does each arm run?")
+        heartbeat.say_compilation(self.listener, self.comparison.lever)
         arms: tuple[Arm, Arm] = ("ref", "cand")
         for arm in arms:
             if arm in there:
                 continue
             run = Run(pair=0, position=0, arm=arm)
-            result = self.executor.run(task_of(self.comparison.spec, run, "witness")).result
+            result = self._execute(task_of(self.comparison.spec, run, "witness"))
             failure = failure_of(arm, result)
             if failure is not None:
                 self.spool.failure(failure)
@@ -116,7 +118,7 @@ class Sitting:
         return time.monotonic() - began
 
     def _execute(self, task: Task) -> TaskResult:
-        return self.executor.run(task).result
+        return heartbeat.running(self.executor, self.listener)(task)
 
     def _on_check(self, check: CheckResult) -> None:
         self.spool.check(check)

@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments import ab_run, environment, locks, preflight, stack_prepare, stack_store
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
+from experiments.heartbeat import running
 from experiments.home import Home, make_folder
 from experiments.lanes import Lanes, executor_for
 from experiments.parity.cache import FOLDER as CACHE_FOLDER
@@ -232,7 +233,7 @@ def _hold(
 ) -> None:
     """Parity of each row, the whole stack first; a row that fails it is never timed."""
     listener.on_stage("parity", "is each set of levers as right as none?")
-    execute = Remembered(lambda task: executor.run(task).result)
+    execute = Remembered(running(executor, listener))
     for cell in sorted(cells, key=lambda cell: cell.row.index != stack.spec.whole):
         if not cell.row.levers or cell.parity() is not None:
             continue

@@ -223,6 +223,14 @@ def _restore(
         )
 
 
+def compile_seconds(lever: Lever) -> float:
+    """Seconds that a first process of the lever spends on compiling.
+
+    A lever that compiles declares them as ``compile_s``; they go into the estimate before a run.
+    """
+    return float(getattr(lever, "compile_s", 0.0))
+
+
 def claims(levers: Sequence[Lever]) -> None:
     """Check all claims on sites before the first change.
 

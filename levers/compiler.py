@@ -1,10 +1,63 @@
-"""What ``torch.compile`` needs beside PyTorch, found without importing torch."""
+"""What levers share that run parts of a flow block through ``torch.compile``.
+
+Its source belongs to the digest of each lever built on it (:mod:`levers.source`).
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from levers.base import OFF, Facts, OpCase, Settings
+from levers.step_lever import ON, SiteLever
+
+TUNED = "max-autotune-no-cudagraphs"
+SITE = "flow.block"
+
+COMPILE_S = 60.0
+"""Seconds. A first compilation takes about a minute, and more on few cores."""
+
+
+class CompiledFlow(SiteLever):
+    """Swaps the callable of the block site for one that runs compiled parts.
+
+    Attributes:
+        packed: whether it is for packed batches, whose token counts change from step to step.
+        other: the lever for the other kind of batch.
+        compile_s: what a first process spends on compiling, in seconds.
+    """
+
+    settings = Settings((OFF, ON, TUNED))
+    touches = (SITE,)
+    compile_s = COMPILE_S
+    packed: bool
+    other: str
+
+    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
+        """It needs the block site, its own kind of batch, and what the code generator needs."""
+        if setting == OFF:
+            return ()
+        reasons = [] if SITE in facts.sites else [f"{facts.workload} has no site {SITE}"]
+        dense = facts.parameters.get("profile", "" if self.packed else "dense") == "dense"
+        if dense == self.packed:
+            reasons.append(f"the batch is {'dense' if dense else 'packed'}: use {self.other}")
+        return (*reasons, *missing_compiler(facts.device_type))
+
+    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+        """The compiled block: its parts are the block's own, whatever ran it before."""
+        del found
+        from levers.kernels.compiled_block import CompiledBlock
+
+        return CompiledBlock(dynamic=self.packed, mode="default" if setting == ON else setting)
+
+    def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
+        """The row-wise chain of a block, forward and backward, compiled and not."""
+        from levers.kernels.compiled_block_cases import op_cases
+
+        return op_cases(setting, device, packed=self.packed)
 
 
 def missing_compiler(device_type: str) -> tuple[str, ...]:

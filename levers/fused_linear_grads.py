@@ -30,79 +30,29 @@ weights).
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.policy import GatingPolicy, Guard, ParityClass
+from levers.base import OpCase
+from levers.step_lever import SiteLever
 
-ON = "on"
 SITE = "flow.linear"
 
-PEAK_MEMORY_MARGIN = 0.01
-"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
 
-CPU_MARGIN = 0.03
-"""Log ratio. One shared core moves a step by up to 3 % between processes."""
-
-
-class FusedLinearGradsLever:
+class FusedLinearGradsLever(SiteLever):
     """Swaps the callable of the Linears for the one whose backward casts nothing."""
 
     name = "fused_linear_grads"
     summary = "fp32 gradients of the Linears' weights and biases without a cast"
-    settings = Settings((OFF, ON))
     env = "LEVER_FUSED_LINEAR_GRADS"
     touches = (SITE,)
-    supersedes: tuple[str, ...] = ()
-    composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow", "ss_flow")
-    at_import = False
 
-    def policy(self, facts: Facts) -> GatingPolicy:
-        """Throughput must win, and memory may not grow; lossless: fewer roundings."""
-        on_cpu = facts.device_type == "cpu"
-        memory = Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN)
-        return GatingPolicy(
-            primaries=("train/tok_s",),
-            guards=() if on_cpu else (memory,),
-            claims=ParityClass.LOSSLESS,
-            primary_margin=CPU_MARGIN if on_cpu else 0.01,
-        )
-
-    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs its site, and Triton where the device is CUDA."""
-        reasons = []
-        if setting != OFF and SITE not in facts.sites:
-            reasons.append(f"{facts.workload} has no site {SITE}")
-        if setting != OFF and facts.device_type == "cuda" and not _has_triton():
-            reasons.append("the CUDA kernels need triton, which is not installed")
-        return tuple(reasons)
-
-    def environment(self, setting: str) -> Mapping[str, str]:
-        """No variable beside the kill switch."""
+    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+        """Our Linear; it takes its dtypes from the one that was there and rounds less."""
         del setting
-        return {}
+        from levers.kernels.linear_grads import FusedLinearGrads
 
-    def enable(self, site: Site, setting: str) -> object:
-        """Put our Linear in the site; it takes its dtypes from the one that was there."""
-        found = site.launch
-        if setting != OFF:
-            from levers.kernels.linear_grads import FusedLinearGrads
-
-            site.launch = FusedLinearGrads(found)
-        return found
-
-    def disable(self, site: Site, undo: object) -> None:
-        """Put back the callable that ``enable`` found."""
-        site.launch = undo  # type: ignore[assignment]
-
-    def witness(self, site: Site) -> Mapping[str, str]:
-        """Per axis, which autograd nodes ran the backward, and how often."""
-        return {
-            axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
-            for axis, plans in site.observations.items()
-        }
+        return FusedLinearGrads(found)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Output and gradients over sides, rows, dtypes, frozen parts and adversarial values."""
@@ -110,10 +60,6 @@ class FusedLinearGradsLever:
         from levers.kernels.linear_grads_cases import op_cases
 
         return op_cases(device)
-
-
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 LEVER = FusedLinearGradsLever()

@@ -30,79 +30,29 @@ epilogue that sums the bias's gradient).
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.policy import GatingPolicy, Guard, ParityClass
+from levers.base import OpCase
+from levers.step_lever import SiteLever
 
-ON = "on"
 SITE = "flow.mlp_hidden"
 
-PEAK_MEMORY_MARGIN = 0.01
-"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
 
-CPU_MARGIN = 0.03
-"""Log ratio. One shared core moves a step by up to 3 % between processes."""
-
-
-class FusedMlpHidden:
+class FusedMlpHidden(SiteLever):
     """Swaps the callable of the hidden layer's site for the fused one."""
 
     name = "fused_mlp_hidden"
     summary = "GELU of the MLP with the bias's gradient summed in its backward kernel"
-    settings = Settings((OFF, ON))
     env = "LEVER_FUSED_MLP_HIDDEN"
     touches = (SITE,)
-    supersedes: tuple[str, ...] = ()
-    composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow", "ss_flow")
-    at_import = False
 
-    def policy(self, facts: Facts) -> GatingPolicy:
-        """Throughput must win, and memory may not grow; lossless: fewer roundings in a sum."""
-        on_cpu = facts.device_type == "cpu"
-        memory = Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN)
-        return GatingPolicy(
-            primaries=("train/tok_s",),
-            guards=() if on_cpu else (memory,),
-            claims=ParityClass.LOSSLESS,
-            primary_margin=CPU_MARGIN if on_cpu else 0.01,
-        )
-
-    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs its site, and Triton where the device is CUDA."""
-        reasons = []
-        if setting != OFF and SITE not in facts.sites:
-            reasons.append(f"{facts.workload} has no site {SITE}")
-        if setting != OFF and facts.device_type == "cuda" and not _has_triton():
-            reasons.append("the CUDA kernels need triton, which is not installed")
-        return tuple(reasons)
-
-    def environment(self, setting: str) -> Mapping[str, str]:
-        """No variable beside the kill switch."""
+    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+        """The fused layer over the Linear that was used there; fewer roundings in a sum."""
         del setting
-        return {}
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Put the fused layer in the site, over the Linear that was used there."""
-        if setting == OFF:
-            return site.launch
         from levers.kernels.mlp_hidden import over_linear_of
 
-        found, site.launch = site.launch, over_linear_of(site.launch)
-        return found
-
-    def disable(self, site: Site, undo: object) -> None:
-        """Put back the callable that ``enable`` found."""
-        site.launch = undo  # type: ignore[assignment]
-
-    def witness(self, site: Site) -> Mapping[str, str]:
-        """Per axis, which autograd nodes ran the backward, and how often."""
-        return {
-            axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
-            for axis, plans in site.observations.items()
-        }
+        return over_linear_of(found)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Forward and backward over rows, dtypes, both tails and adversarial values."""
@@ -110,10 +60,6 @@ class FusedMlpHidden:
         from levers.kernels.mlp_hidden_cases import op_cases
 
         return op_cases(device)
-
-
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 LEVER = FusedMlpHidden()

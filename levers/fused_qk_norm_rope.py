@@ -27,79 +27,28 @@ Sources: Zhang and Sennrich 2019, arXiv:1910.07467 (RMS norm); Su et al. 2021, a
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.policy import GatingPolicy, Guard, ParityClass
+from levers.base import OpCase
+from levers.step_lever import StepLever
 
-ON = "on"
 SITE = "flow.qk_norm_rope"
 
-PEAK_MEMORY_MARGIN = 0.01
-"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
 
-CPU_MARGIN = 0.03
-"""Log ratio. One shared core moves a step by up to 3 % between processes."""
-
-
-class FusedQkNormRope:
+class FusedQkNormRope(StepLever):
     """Swaps the callable of the norm-and-rotate site for the fused one."""
 
     name = "fused_qk_norm_rope"
     summary = "head RMS norm and RoPE of queries and keys in one kernel each way"
-    settings = Settings((OFF, ON))
     env = "LEVER_FUSED_QK_NORM_ROPE"
     touches = (SITE,)
-    supersedes: tuple[str, ...] = ()
-    composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow", "ss_flow")
-    at_import = False
 
-    def policy(self, facts: Facts) -> GatingPolicy:
-        """Throughput must win, and memory may not grow; lossless: one rounding fewer backward."""
-        on_cpu = facts.device_type == "cpu"
-        memory = Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN)
-        return GatingPolicy(
-            primaries=("train/tok_s",),
-            guards=() if on_cpu else (memory,),
-            claims=ParityClass.LOSSLESS,
-            primary_margin=CPU_MARGIN if on_cpu else 0.01,
-        )
-
-    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs its site, and Triton where the device is CUDA."""
-        reasons = []
-        if setting != OFF and SITE not in facts.sites:
-            reasons.append(f"{facts.workload} has no site {SITE}")
-        if setting != OFF and facts.device_type == "cuda" and not _has_triton():
-            reasons.append("the CUDA kernels need triton, which is not installed")
-        return tuple(reasons)
-
-    def environment(self, setting: str) -> Mapping[str, str]:
-        """No variable beside the kill switch."""
-        del setting
-        return {}
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Put the fused callable in the site; returns the one that was there."""
-        if setting == OFF:
-            return site.launch
+    def operation(self) -> Callable[..., Any]:
+        """The fused operation; lossless, with one rounding fewer in the backward."""
         from levers.kernels.qk_norm_rope import qk_norm_rope
 
-        found, site.launch = site.launch, qk_norm_rope
-        return found
-
-    def disable(self, site: Site, undo: object) -> None:
-        """Put back the callable that ``enable`` found."""
-        site.launch = undo  # type: ignore[assignment]
-
-    def witness(self, site: Site) -> Mapping[str, str]:
-        """Per axis, which autograd nodes ran the backward, and how often."""
-        return {
-            axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
-            for axis, plans in site.observations.items()
-        }
+        return qk_norm_rope
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Forward and backward, with and without positions, ragged rows, adversarial values."""
@@ -107,10 +56,6 @@ class FusedQkNormRope:
         from levers.kernels.qk_norm_rope_cases import op_cases
 
         return op_cases(device)
-
-
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 LEVER = FusedQkNormRope()

@@ -14,7 +14,7 @@ from levers.base import Lever
 from levers.errors import BrokenLever
 
 KERNELS = "levers.kernels"
-SHARED = ("levers.step_lever", "levers.decode_lever")
+SHARED = ("levers.step_lever", "levers.compiler", "levers.decode_lever")
 """The bases of levers of a step: they decide what these do, as their own file does."""
 
 RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")

@@ -23,8 +23,8 @@ CPU_MARGIN = 0.03
 would leave every verdict open."""
 
 
-class StepLever(ABC):
-    """Swaps the callable of one site; a subclass names the site and gives the operation.
+class SiteLever(ABC):
+    """Swaps the callable of one site; a subclass names the site and makes what goes into it.
 
     Attributes:
         touches: the one site.
@@ -38,8 +38,8 @@ class StepLever(ABC):
     at_import = False
 
     @abstractmethod
-    def operation(self) -> Callable[..., Any]:
-        """What goes into the site; imports torch."""
+    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+        """What goes into the site in place of ``found``, which it may call; imports torch."""
 
     def policy(self, facts: Facts) -> GatingPolicy:
         """Throughput must win, and memory may not grow; lossless."""
@@ -69,9 +69,9 @@ class StepLever(ABC):
 
     def enable(self, site: Site, setting: str) -> object:
         """Put our operation in the site; returns the callable that was there."""
-        if setting == OFF:
-            return site.launch
-        found, site.launch = site.launch, self.operation()
+        found = site.launch
+        if setting != OFF:
+            site.launch = self.around(found, setting)
         return found
 
     def disable(self, site: Site, undo: object) -> None:
@@ -84,6 +84,19 @@ class StepLever(ABC):
             axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
             for axis, plans in site.observations.items()
         }
+
+
+class StepLever(SiteLever):
+    """A lever with one setting whose operation needs nothing of the one that it replaces."""
+
+    @abstractmethod
+    def operation(self) -> Callable[..., Any]:
+        """What goes into the site; imports torch."""
+
+    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+        """The operation."""
+        del found, setting
+        return self.operation()
 
 
 def _has_triton() -> bool:

@@ -43,6 +43,17 @@ def test_plain_lines_come_at_most_every_ten_seconds_and_at_the_end(monkeypatch):
     assert "80/80" in lines[-1]
 
 
+def test_work_without_a_result_yet_is_a_line_of_a_log_and_the_live_line_of_a_terminal():
+    heard, stream = listener()
+    heard.on_progress("op of the candidate: 40 s so far")
+    assert stream.getvalue() == "  op of the candidate: 40 s so far\n"
+    heard, stream = listener(terminal=True)
+    heard.on_stage("parity", "is it right?")
+    heard.on_progress("op of the [candidate]: 40 s so far")
+    heard.close()
+    assert "op of the [candidate]: 40 s so far" in stream.getvalue()
+
+
 def test_a_look_shows_effects_with_their_intervals():
     heard, stream = listener()
     heard.on_look(factory.default_on().looks[-1])

@@ -12,7 +12,8 @@ from experiments.workloads.flow.compiled import compile_facts
 from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.base import Settings, Site, engaged
-from levers.compile_slat_flow import LEVER, SITE
+from levers.compile_slat_flow import LEVER
+from levers.compiler import SITE
 from levers.kernels.compiled_block import PARTS, CompiledBlock
 from levers.lint import SampleFacts, complaints
 

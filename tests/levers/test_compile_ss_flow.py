@@ -11,7 +11,8 @@ from experiments.workloads.flow.compiled import compile_facts
 from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.workload import SS_FLOW
 from levers.base import Settings, Site, engaged
-from levers.compile_ss_flow import LEVER, SITE, TUNED
+from levers.compile_ss_flow import LEVER
+from levers.compiler import SITE, TUNED
 from levers.kernels.compiled_block import PARTS, CompiledBlock
 from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
