@@ -36,6 +36,7 @@ COMMANDS = {
     "calibrate": "calibrate:calibrate",
     "plan": "plan:plan",
     "stack": "stack:stack",
+    "campaign": "campaign:campaign",
     "roofline": "roofline:roofline",
     "invalidate": "marks:invalidate",
     "override": "marks:override",

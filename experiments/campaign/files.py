@@ -105,9 +105,8 @@ def _checked(path: Path, values: dict[str, Any]) -> AnyCampaign:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise BadParameter(
-            f"{path}: {problem_of(error)}", cure="docs/campaigns.md says what a campaign file holds"
-        ) from error
+        cure = f"compare it with {shipped() / 'decode-cpu.toml'}"
+        raise BadParameter(f"{path}: {problem_of(error)}", cure=cure) from error
 
 
 def _tried(path: Path) -> CampaignFile:

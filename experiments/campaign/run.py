@@ -1,0 +1,241 @@
+"""Running a campaign: every open lever, then the binding run; the row is drawn after each.
+
+What is decided in this scope with the present stack is not measured again, and what was cut by a
+kill goes on: an A/B and a binding run from their samples, a campaign from its registry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from experiments import now, pipeline, several, spool_reader, stack_pipeline
+from experiments.campaign import binding, estimates, selections, store
+from experiments.campaign.draw import Drawing, draw
+from experiments.campaign.files import CampaignFile
+from experiments.campaign.place import Place
+from experiments.campaign.records import CampaignRow, LeverStanding
+from experiments.campaign.spec import PlannedLever
+from experiments.campaign.standings import Stored, able_of, last_run
+from experiments.defaults import Current
+from experiments.evidence import Scope
+from experiments.family_outcome import winners_request
+from experiments.home import Home
+from experiments.parsing import budget_seconds
+from experiments.prepare import FEWEST_PAIRS, MOST_PAIRS
+from experiments.registry import Registry
+from experiments.requests import AbRequest, Listener
+from experiments.run_record import RunRecord
+from experiments.spool_reader import VERDICT
+from experiments.stack_requests import StackRequest
+from levers.base import OFF, Lever
+from levers.errors import StoreError, UsageError
+from levers.source import source_digest
+
+BINDING_SHARE = 1.5
+"""How much longer than its samples a binding run takes: parity, the starting of processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Limits as typed, which go before the file's; None takes the file's."""
+
+    whole_s: float | None = None
+    lever_s: float | None = None
+
+
+@dataclass(slots=True)
+class Sitting:
+    """One sitting of a campaign.
+
+    Attributes:
+        drawn: told of each row, so that it is stored before the next step.
+    """
+
+    file: CampaignFile
+    place: Place
+    home: Home
+    budgets: Budgets
+    listener: Listener
+    before: CampaignRow | None
+    drawn: Callable[[CampaignRow], None]
+    clock: Callable[[], float] = time.monotonic
+    _began: float = 0.0
+    _problems: dict[str, str] = field(default_factory=dict)
+
+    def go(self) -> CampaignRow:
+        """Measure what is open, within the budget, and give the row as it stands then.
+
+        Raises:
+            UsageError: the device of the campaign is not here; nothing was measured.
+            KeyboardInterrupt: it was interrupted; running it again goes on.
+        """
+        if self.place.device is None:
+            raise UsageError(
+                f"campaign {self.file.name} cannot run here: {self.place.absent}",
+                cure=f"levergate campaign status {self.file.name} shows what is stored",
+            )
+        self._began = self.clock()
+        try:
+            row = self._levers()
+            return self._binding(row)
+        except KeyboardInterrupt as stopped:
+            said = f"campaign {self.file.name} was interrupted; go on with "
+            raise KeyboardInterrupt(f"{said}levergate campaign run {self.file.name}") from stopped
+
+    # --- the levers ---------------------------------------------------------------------------
+
+    def _levers(self) -> CampaignRow:
+        row = self._draw()
+        for standing in row.open_levers:
+            planned = estimates.planned_of(self.place, standing)
+            limit_s = self._limit_s(planned)
+            if limit_s is not None and limit_s <= 0:
+                self.listener.on_warning(f"the budget is spent; {standing.lever} stays open")
+                break
+            self.listener.on_stage("lever", f"{standing.lever} ({', '.join(planned.candidates)})")
+            self._measure(standing, planned, limit_s)
+            row = self._draw()
+        return row
+
+    def _limit_s(self, planned: PlannedLever) -> float | None:
+        """What one lever may take: its own limit, and what the whole leaves beside the binding."""
+        own = self.budgets.lever_s or estimates.limit_s(self.place, planned)
+        left = self._left_s()
+        if left is None:
+            return own
+        reserve = (estimates.binding_s(self.place, 4) or 0.0) * BINDING_SHARE
+        left = max(0.0, left - reserve)
+        return left if own is None else min(own, left)
+
+    def _left_s(self) -> float | None:
+        text = self.place.campaign.budget
+        whole = self.budgets.whole_s or (budget_seconds(text) if text else None)
+        return None if whole is None else whole - (self.clock() - self._began)
+
+    def _measure(
+        self, standing: LeverStanding, planned: PlannedLever, limit_s: float | None
+    ) -> None:
+        """One lever through the pipeline of ``ab``; a request that cannot be run leaves it open."""
+        lever = next(one for one in self.place.levers if one.name == standing.lever)
+        able, _ = able_of(self.place, planned, lever)
+        request = self._request(lever, planned, able[0], limit_s)
+        try:
+            if len(able) == 1:
+                pipeline.ab(self._resumed(request, lever, able[0]), self.listener)
+            elif (again := self._winner(request, lever, able)) is not None:
+                pipeline.ab(self._resumed(again, lever, str(again.cand)), self.listener)
+            else:
+                several.ab(request, able, self.listener)
+        except UsageError as error:
+            self._problems[lever.name] = f"could not be measured: {error}"
+            self.listener.on_warning(f"{lever.name} stays open: {error}")
+
+    def _request(
+        self, lever: Lever, planned: PlannedLever, setting: str, limit_s: float | None
+    ) -> AbRequest:
+        campaign, device = self.place.campaign, self.place.device
+        assert device is not None, "a campaign is measured where its device is"
+        return AbRequest(
+            lever=lever.name,
+            cand=setting,
+            workload=campaign.workload,
+            device=device.facts.device,
+            settings=campaign.settings,
+            budget_s=limit_s,
+            seed=campaign.seed,
+            oracle=campaign.oracle,
+            max_pairs=planned.pairs or self._pairs(lever.name, setting),
+        )
+
+    def _pairs(self, lever: str, setting: str) -> int | None:
+        """More pairs than the default plan where an earlier run said that they would settle it."""
+        with Registry.open(self.home.registry) as registry:
+            stored = Stored(registry, self.home, Current())
+            last = last_run(stored, self.place.scope(lever, setting))
+        needed = last.decision.pairs_needed if last is not None and last.decision else None
+        if needed is None or last is None or needed <= last.spec.looks[-1]:
+            return None
+        return min(MOST_PAIRS, max(FEWEST_PAIRS, needed))
+
+    def _winner(self, request: AbRequest, lever: Lever, able: tuple[str, ...]) -> AbRequest | None:
+        """The winner of an earlier selection, whose run on fresh pairs has not ended yet."""
+        found = selections.latest(self.place, self.home, lever, able)
+        if found is None or found.winner is None or found.winner_run:
+            return None
+        return winners_request(request, found)
+
+    def _resumed(self, request: AbRequest, lever: Lever, setting: str) -> AbRequest:
+        """The request, going on with a run that was interrupted in this scope and stack."""
+        scope = self.place.scope(request.lever, setting)
+        with Registry.open(self.home.registry) as registry:
+            current = now.stack(registry, self.place.driver)
+            on = binding.on_set(self.place, registry, current)
+        others = {str(one) for one in on if one.lever != request.lever}
+        for run_id in reversed(spool_reader.run_ids(self.home.runs)):
+            if (self.home.runs / run_id / VERDICT).is_file():
+                continue
+            record = self._interrupted(run_id)
+            if record is None or Scope.of(record).key != scope.key:
+                continue
+            spec, here = record.spec, record.environment
+            same = (
+                {str(one) for one in spec.stack} == others
+                and spec.levers_source_digest == source_digest(lever)
+                and dict(here.versions) == dict(self.place.versions)
+                and spec.oracle == request.oracle
+                and spec.ref == OFF
+            )
+            if same:
+                return replace(request, resume=run_id)
+        return request
+
+    def _interrupted(self, run_id: str) -> RunRecord | None:
+        """A run that is on disk alone and has no writer any more."""
+        try:
+            record = spool_reader.load(self.home.runs, run_id).record
+        except StoreError:
+            return None
+        return record if record.kind == "ab" and record.status == "interrupted" else None
+
+    # --- the binding run ----------------------------------------------------------------------
+
+    def _binding(self, row: CampaignRow) -> CampaignRow:
+        """Measure what ships as a whole, unless that was done; then draw the row again."""
+        if not row.unbound:
+            return row
+        left_s = self._left_s()
+        if left_s is not None and left_s <= 0:
+            self.listener.on_warning("the budget is spent before the binding run")
+            return row
+        self.listener.on_stage("binding run", "what ships, each lever left out once, the oracle")
+        try:
+            stack_pipeline.stack(self._stack_request(left_s), self.listener)
+        except UsageError as error:
+            self.listener.on_warning(f"no binding run: {error}")
+            return row
+        return self._draw()
+
+    def _stack_request(self, left_s: float | None) -> StackRequest:
+        with Registry.open(self.home.registry) as registry:
+            on = binding.on_set(self.place, registry, now.stack(registry, self.place.driver))
+        found = binding.bound(self.place, self.home, on)
+        if found.unfinished:
+            return StackRequest(self.place.workload.name, resume=found.unfinished, profile=True)
+        return binding.request_of(self.place, on, left_s)
+
+    # --- the row ------------------------------------------------------------------------------
+
+    def _draw(self) -> CampaignRow:
+        with Registry.open(self.home.registry) as registry:
+            stored = Stored(registry, self.home, now.stack(registry, self.place.driver))
+            row = draw(
+                Drawing(self.file, self.place, stored, self.before, self._problems),
+                datetime.now(UTC),
+            )
+            store.save(registry.store, row)
+        self.before = row
+        self.drawn(row)
+        return row
