@@ -61,10 +61,10 @@ class Fa2NsplitsCap:
     summary = "cap on the KV splits of decode attention, or counts from a measured table"
     settings = Settings((OFF, AUTO, TUNED), 1, MAX_SPLITS)
     env = "LEVER_FA2_NSPLITS_CAP"
-    touches = (SITE, CONTIGUOUS_SITE)
+    touches: tuple[str, ...] = (SITE, CONTIGUOUS_SITE)
     supersedes: tuple[str, ...] = ()
     composes_with: tuple[str, ...] = ("decode_attn",)
-    workloads = ("decode",)
+    workloads: tuple[str, ...] = ("decode",)
     at_import = False
 
     def policy(self, facts: Facts) -> GatingPolicy:

@@ -62,7 +62,7 @@ def merge_last(  # type: ignore[no-untyped-def]
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=("rows", "splits"))  # type: ignore[untyped-decorator]
 def merge_kernel(  # type: ignore[no-untyped-def]
     o_ptr,
     lse_ptr,

@@ -31,12 +31,16 @@ from levers.kernels.split_kv_merge_triton import merge_kernel, merge_last
 ROWS = 16
 """Smallest number of rows of a tensor-core product in Triton."""
 LOG2_E = 1.4426950408889634
+SHAPES = ("batch", "table_stride", "pages", "splits")
+"""Numbers of a launch that would compile the kernel anew where they are 1 or a multiple of 16."""
+FEWEST_SPLITS = 32
+"""Log-sum-exps are merged in a tile of at least as many, so that one kernel serves most plans."""
 MERGED_AT_ONCE = 16
 """Splits whose partials the last program holds at a time: 16 x 4 heads x 128 fp32 are 64 registers
 a thread of 128."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=SHAPES)  # type: ignore[untyped-decorator]
 def _split_kernel(  # type: ignore[no-untyped-def]
     q_ptr,
     k_ptr,
@@ -209,8 +213,8 @@ def _merging(last: bool, group: int, padded: int) -> dict[str, Any]:
     return {
         "LAST_MERGES": last,
         "HEADS": triton.next_power_of_2(group) if last else 1,
-        "SPLITS": padded if last else 1,
-        "CHUNK": min(padded, MERGED_AT_ONCE) if last else 1,
+        "SPLITS": max(FEWEST_SPLITS, padded) if last else 1,
+        "CHUNK": MERGED_AT_ONCE if last else 1,
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from levers.errors import BadParameter
-from levers.kernels.split_heuristic import DecodeShape
+from levers.kernels.split_heuristic import OWN_RULE, DecodeShape
 from levers.kernels.tuned_splits_h200 import TABLES
 from levers.kernels.tuned_splits_table import TunedRow, TunedTable
 
@@ -47,6 +47,9 @@ def table_of(device: str, backend: str) -> TunedTable:
 def tuned_splits(shape: DecodeShape, splits: int, device: str) -> int:
     """The count that the table of a device says for a launch.
 
+    It is at most the launch's KV blocks, as in flash-attention 2, unless the backend was measured
+    with more pieces than blocks of ours: it then has smaller ones.
+
     Args:
         shape: the launch; ``backend`` empty is our Triton kernel.
         splits: what the rule below has chosen, taken where it was the fastest.
@@ -55,8 +58,12 @@ def tuned_splits(shape: DecodeShape, splits: int, device: str) -> int:
     Raises:
         BadParameter: no table, or none of its rows is near the shape.
     """
-    row = nearest(table_of(device, shape.backend or DEFAULT_BACKEND), shape)
-    return min(row.splits, shape.kv_blocks) if row.splits else splits
+    table = table_of(device, shape.backend or DEFAULT_BACKEND)
+    row = nearest(table, shape)
+    if row.splits == OWN_RULE:
+        return splits
+    more_than_blocks = row.splits > -(-row.tokens // table.kv_block)
+    return row.splits if more_than_blocks else min(row.splits, shape.kv_blocks)
 
 
 def nearest(table: TunedTable, shape: DecodeShape) -> TunedRow:

@@ -9,7 +9,7 @@ from levers.kernels.split_heuristic import DecodeShape
 from levers.kernels.split_kv_rules import BackendRule, CappedRule, chosen_splits
 from levers.kernels.tuned_splits import measured_on, nearest, table_of, tuned_splits
 from levers.kernels.tuned_splits_h200 import TABLES
-from levers.kernels.tuned_splits_table import row_of
+from levers.kernels.tuned_splits_table import TunedRow, TunedTable, row_of
 
 H200 = "NVIDIA H200"
 TABLE_IDS = [f"{table.backend} on {table.device}" for table in TABLES]
@@ -56,8 +56,14 @@ def test_the_own_rule_is_kept_where_it_is_the_fastest() -> None:
     assert tuned_splits(shape(1, 8192, "fa3", 32), 0, H200) == 0
 
 
-def test_a_count_is_never_more_than_the_kv_blocks() -> None:
-    assert tuned_splits(shape(1, 1100, "fa3", 16), 0, H200) == 9
+def test_a_count_is_at_most_the_kv_blocks_unless_the_backend_has_smaller_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = (TunedRow(16, 2048, 1, 16, 1.0, 2.0, 1.0), TunedRow(16, 2048, 8, 24, 1.0, 2.0, 1.0))
+    table = TunedTable("X", 132, "fa2", 8, 128, "made up", rows)
+    monkeypatch.setattr("levers.kernels.tuned_splits.TABLES", (table,))
+    assert tuned_splits(shape(1, 1100), 4, "X") == 9
+    assert tuned_splits(shape(8, 1100), 4, "X") == 24
 
 
 def test_a_shape_between_two_rows_takes_the_nearer_one() -> None:
