@@ -22,6 +22,7 @@ times ``2 ** -126``, the subnormal 0.5 included, so that no table is needed and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -248,9 +249,21 @@ def _places(plane: int) -> tuple[int, int]:
 
 
 def dequantise_torch(weight: Mxfp4Weight, dtype: torch.dtype) -> Tensor:
-    """The quantised weights ``[E, C]`` with plain PyTorch."""
+    """The quantised weights ``[E, C]`` with plain PyTorch: four elements a look-up."""
+    outputs, inputs = weight.shape
+    width = plane_width(inputs)
+    halves = weight.words_EW.view(torch.int16).int() & 0xFFFF
+    found = _values_of_halves(dtype).to(weight.device).index_select(0, halves.flatten())
+    planes = found.view(outputs, -1, width, PLANES).transpose(-1, -2)
+    scales = power_of_two(weight.scales_EG.int() - BIAS).to(dtype).unsqueeze(-1)
+    return (planes.reshape(outputs, -1, BLOCK) * scales).flatten(-2)
+
+
+@functools.cache
+def _values_of_halves(dtype: torch.dtype) -> Tensor:
+    """The four elements of every half word, ``[65536, 4]``, in the order of their planes."""
     signed = torch.tensor((*VALUES, *(-value for value in VALUES)), dtype=dtype)
-    codes = unpack(weight.words_EW, plane_width(weight.shape[1]))
-    values = signed.to(weight.device)[codes.int()].view(*weight.scales_EG.shape, BLOCK)
-    scales = power_of_two(weight.scales_EG.int() - BIAS).to(dtype)
-    return (values * scales.unsqueeze(-1)).flatten(-2)
+    halves = torch.arange(1 << 16)
+    places = [_places(plane) for plane in range(PLANES // 2)]
+    codes = [(((halves >> sign) & 1) << 3) | ((halves >> rest) & 7) for sign, rest in places]
+    return signed[torch.stack(codes, dim=-1)]
