@@ -40,6 +40,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fused_modulate:LEVER",
     "levers.fused_qk_norm_rope:LEVER",
     "levers.gemm_epilogue_mlp:LEVER",
+    "levers.mxfp4_weights:LEVER",
     "levers.per_gpu_batch:LEVER",
     "levers.qk_norm_rope:LEVER",
     "levers.segment_sum_broadcast:LEVER",
