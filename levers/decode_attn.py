@@ -12,10 +12,10 @@ launches (FA3 has a small kernel before, FA2 and the others a merge behind), how
 loads leave, how a group of query heads shares a tile. At batch 32 with 4096 tokens it is bandwidth
 and the split rule: FA2 takes 193 us, FA3 140 us, FA2 with 2 splits 136 us.
 
-Per setting: ``fa2`` reads pages of a multiple of 256 slots, which the default page is not: use the
-contiguous cache (``--set kv=contiguous``), or ``--set page_size=256 --set kv_block=256``. ``fa3``
-is built for compute capability 9.x and chooses its splits on the device (see ``fa2_nsplits_cap``).
-``torch`` reads lengths on the host, so that no CUDA graph of the step can be captured.
+Per setting: ``fa2`` reads pages of a multiple of 256 slots, which the default page is not: use
+``--set page_size=256``, or the contiguous cache (``--set kv=contiguous``). ``fa3`` is built for
+compute capability 9.x and chooses its splits on the device (see ``fa2_nsplits_cap``). ``torch``
+reads lengths on the host, so that no CUDA graph of the step can be captured.
 
 Where it does not help: steps whose time is weights (short contexts, small batches of large models),
 prefill, which has its own attention, and a CPU, where the plain form is all there is.
@@ -87,7 +87,7 @@ def _unreadable(facts: Facts, setting: str) -> list[str]:
     if setting == "fa2" and paged and page % FA2_PAGE:
         return [
             f"fa2 reads pages of {FA2_PAGE} slots or a multiple, not {page}: use --set "
-            f"kv=contiguous, or --set page_size={FA2_PAGE} --set kv_block={FA2_PAGE}"
+            f"page_size={FA2_PAGE}, or --set kv=contiguous"
         ]
     if setting == "torch" and facts.parameters.get("graph") == "on":
         return ["torch reads lengths on the host and cannot be captured: use --set graph=off"]

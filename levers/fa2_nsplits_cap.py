@@ -117,7 +117,7 @@ class Fa2NsplitsCap:
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Attention with the heuristic's splits against those of the setting."""
-        from levers.kernels.split_kv_cases import op_cases
+        from levers.kernels.split_kv_cap_cases import op_cases
 
         return op_cases(setting, device)
 

@@ -28,6 +28,11 @@ def measured_on(sm_count: int) -> bool:
     return any(table.sm_count == sm_count for table in TABLES)
 
 
+def has_table(device: str, backend: str) -> bool:
+    """Whether a backend was measured on a device."""
+    return any((table.device, table.backend) == (device, backend) for table in TABLES)
+
+
 def table_of(device: str, backend: str) -> TunedTable:
     """The table of a device and backend.
 
@@ -67,15 +72,20 @@ def tuned_splits(shape: DecodeShape, splits: int, device: str) -> int:
 
 
 def nearest(table: TunedTable, shape: DecodeShape) -> TunedRow:
-    """The row whose shape is nearest; of two equally near ones the larger batch.
+    """The row whose shape is nearest, of the same query heads where one of those is near.
+
+    Of two equally near ones it is that of the larger batch.
 
     Raises:
         BadParameter: each is farther than a factor of two in blocks or KV blocks.
     """
-    heads = {row.query_heads for row in table.rows}
-    same = [row for row in table.rows if shape.query_heads in (0, row.query_heads)]
-    rows = same if shape.query_heads in heads else table.rows
-    row = min(rows, key=lambda row: (sum(_apart(table, row, shape)), -row.batch, -row.query_heads))
+
+    def order(row: TunedRow) -> tuple[bool, bool, float, int, int]:
+        apart = _apart(table, row, shape)
+        other_heads = shape.query_heads not in (0, row.query_heads)
+        return max(apart) > FARTHEST, other_heads, sum(apart), -row.batch, -row.query_heads
+
+    row = min(table.rows, key=order)
     if max(_apart(table, row, shape)) > FARTHEST:
         raise BadParameter(
             f"the split table of {table.backend} on {table.device} has no row near {shape.blocks} "

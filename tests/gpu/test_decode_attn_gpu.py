@@ -60,7 +60,7 @@ def there(backend: str) -> str:
     return backend
 
 
-def cache(
+def filled(
     group: int, page: int, dim: int = 128, unused: float = 3e4
 ) -> tuple[torch.Tensor, PagedKV]:
     """Random pages in random order; slots beyond a length hold ``unused``."""
@@ -91,7 +91,7 @@ def relative_error(out: torch.Tensor, q: torch.Tensor, kv: PagedKV) -> float:
 def test_every_layout_of_our_kernel_gives_the_attention_again_and_again(
     config: SplitConfig, group: int, splits: int
 ) -> None:
-    q, kv = cache(group, 128, unused=math.nan)
+    q, kv = filled(group, 128, unused=math.nan)
     workspace = Workspace(splits, *q.shape, q.device)
     plan = plan_splits(CAPACITY, 128, splits)
     outs = []
@@ -106,7 +106,7 @@ def test_every_layout_of_our_kernel_gives_the_attention_again_and_again(
 
 @pytest.mark.parametrize("merge", ["launch", "last"])
 def test_the_last_program_sees_what_all_others_left(merge: str) -> None:
-    q, kv = cache(4, 128)
+    q, kv = filled(4, 128)
     config = SplitConfig(merge=merge)  # type: ignore[arg-type]
     workspace = Workspace(32, *q.shape, q.device)
     plan, out, first = plan_splits(CAPACITY, 128, 32), torch.empty_like(q), None
@@ -125,7 +125,7 @@ def test_a_captured_launch_gives_what_an_eager_one_does(
     backend: str, page: int, group: int, splits: int
 ) -> None:
     launch = attention_by(there(backend))
-    q, kv = cache(group, page)
+    q, kv = filled(group, page)
     out, workspace = torch.empty_like(q), Workspace(splits, *q.shape, q.device)
     plan = plan_splits(CAPACITY, 128, splits)
     launch(q, kv, plan, out, workspace)
@@ -175,16 +175,19 @@ def session(**changes: str) -> DecodeSession:
     return open_session(DECODE.resolve({**SHORT, **changes}, device), "cuda:0", 1, "engine")
 
 
-PAGES = {"triton": {}, "fa2": {"page_size": "256", "kv_block": "256"}, "fa3": {}}
+CACHES = ({"kv": "paged", "page_size": "256"}, {"kv": "contiguous"})
 
 
+@pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache["kv"])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_the_workload_decodes_on_the_backend_as_on_its_own_attention(backend: str) -> None:
+def test_the_workload_decodes_on_the_backend_as_on_its_own_attention(
+    backend: str, cache: dict[str, str]
+) -> None:
     there(backend)
     arguments = {"want": "tokens", "prompts": 4, "concurrency": 4}
     streams, plans = {}, {}
     for setting in (OFF, backend):
-        one = session(**PAGES[backend])
+        one = session(**cache)
         with engaged(LEVER, one.sites, setting):
             streams[setting] = one.outputs(arguments).streams
             one.renew()
@@ -199,11 +202,12 @@ def test_the_workload_decodes_on_the_backend_as_on_its_own_attention(backend: st
     assert sum(same) >= len(same) // 2  # of trained weights; the others leave at a near tie
 
 
+@pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache["kv"])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("setting", ["auto", "2"])
-def test_the_cap_reaches_each_backend(backend: str, setting: str) -> None:
+def test_the_cap_reaches_each_backend(backend: str, setting: str, cache: dict[str, str]) -> None:
     there(backend)
-    one = session(**PAGES[backend])
+    one = session(**cache)
     with engaged(LEVER, one.sites, backend), engaged(CAP, one.sites, setting):
         one.warm_up()
         for site in one.sites.values():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from levers.errors import BadParameter
 from levers.kernels.split_heuristic import DecodeShape
 from levers.kernels.split_kv_rules import BackendRule, CappedRule, chosen_splits
-from levers.kernels.tuned_splits import measured_on, nearest, table_of, tuned_splits
+from levers.kernels.tuned_splits import has_table, measured_on, nearest, table_of, tuned_splits
 from levers.kernels.tuned_splits_h200 import TABLES
 from levers.kernels.tuned_splits_table import TunedRow, TunedTable, row_of
 
@@ -76,7 +76,10 @@ def test_another_number_of_kv_heads_counts_as_blocks() -> None:
     assert row.batch == 32
 
 
-def test_query_heads_that_were_not_measured_take_any_row() -> None:
+def test_rows_of_other_query_heads_serve_where_none_of_the_same_is_near() -> None:
+    table = table_of(H200, "fa2")
+    assert nearest(table, shape(1, 2176, heads=16)).query_heads == 32
+    assert nearest(table, shape(32, 4096, heads=16)).query_heads == 16
     assert nearest(table_of(H200, "fa2"), shape(1, 4096, heads=64)).tokens == 4096
 
 
@@ -91,6 +94,8 @@ def test_a_device_or_backend_without_a_table_is_an_error_that_names_those_there_
         table_of("NVIDIA L4", "fa2")
     assert "benchmarks/split_table.py --backend fa2" in error.value.cure
     assert not measured_on(58)
+    assert has_table(H200, "fa2")
+    assert not has_table("NVIDIA L4", "fa2")
 
 
 def test_chosen_splits_knows_every_setting() -> None:
