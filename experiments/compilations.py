@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CompilationCounter:
-    """Counts what torch.compile, Triton's compiler and Triton's autotuner did since it was made.
+    """Counts what torch.compile, Triton's compiler and the autotuners did since it was made.
 
     A module that is not loaded has compiled nothing; one that is loaded later is seen at the next
     :meth:`watch`.
@@ -33,7 +33,9 @@ class CompilationCounter:
 
     def count(self) -> int:
         """Compilations and autotuned configurations so far."""
-        return self._triton + _dynamo_frames()
+        products = _products()
+        tunings = 0 if products is None else int(products.tunings())
+        return self._triton + _dynamo_frames() + tunings
 
     def _counting(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -52,6 +54,12 @@ class CompilationCounter:
         return hook
 
 
+def _products() -> Any:
+    """What chose the algorithms of cuBLASLt's products; None where nothing asked for one."""
+    module: Any = sys.modules.get("levers.kernels.cublaslt")
+    return None if module is None else module.DEVICES
+
+
 def _dynamo_frames() -> int:
     utils: Any = sys.modules.get("torch._dynamo.utils")
     if utils is None:
@@ -61,16 +69,17 @@ def _dynamo_frames() -> int:
 
 
 def autotune_winners() -> dict[str, str]:
-    """The configurations that Triton's autotuners chose in this process, by kernel and key.
+    """What Triton's autotuners and the choice of products chose in this process, by kernel and key.
 
     Walks all objects, so it belongs in an untimed pass.
     """
+    products = _products()
+    winners: dict[str, str] = {} if products is None else dict(products.winners())
     runtime: Any = sys.modules.get("triton.runtime.autotuner")
     if runtime is None:
-        return {}
+        return winners
     import gc
 
-    winners: dict[str, str] = {}
     for found in gc.get_objects():
         if type(found) is runtime.Autotuner:
             name = getattr(found.base_fn, "__name__", "kernel")

@@ -7,15 +7,15 @@ own, and the bias's gradient in another. Here the first product writes both pre-
 activation, and the product that makes the activation's gradient multiplies it by GELU's slope, and
 sums it over the rows for the bias, before it leaves the tensor cores' registers. The setting ``on``
 takes that sum from the epilogue, in the dtype of the rows; ``sums`` leaves it to the column-sum
-kernel, in fp32. Which of the library's algorithms runs a product is measured once for each shape,
-in the warm-up.
+kernel, in fp32; ``backward`` leaves the forward's activation to a kernel of its own. Which of the
+library's algorithms runs a product is measured once for each shape, in the warm-up.
 
 Mechanism: what is left out is traffic of the hidden layer, because its passes are bound by the
 memory's bandwidth. At 32,768 rows of 8,192 in bf16 the forward's pass moves 4 bytes an element and
 the backward's 6: 1.07 GB and 1.61 GB for each block, and 2.7 GB at 4.3 TB/s are 0.62 ms. What the
-epilogues move instead, one write and one read of the pre-activation, 1.07 GB, overlaps with the
-products. The bias of the second Linear gets its gradient from the column-sum kernel, which reads
-1,536 columns; the product's own epilogue for it (BGRADB) would rather slow the product.
+epilogues move instead, one write of the activation and one read of the pre-activation, 1.07 GB,
+overlaps with the products. The bias of the second Linear gets its gradient from the column-sum
+kernel, which reads 1,536 columns, and not from the epilogue of the weight's product (BGRADB).
 
 Numerics: products with fp32 sums, each result rounded once. GELU is taken of the pre-activation in
 fp32 or in its rounded form, as the library likes, and stored once; the pre-activation that is kept
@@ -35,13 +35,17 @@ Sources: Hendrycks and Gimpel 2016, arXiv:1606.08415 (GELU); NVIDIA, cuBLAS libr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from levers.base import OFF, OpCase, Settings, Site
 from levers.step_lever import ON, StepLever
 
+if TYPE_CHECKING:
+    from levers.kernels.mlp_epilogue import Fusion
+
 SITE = "flow.mlp"
 SUMS = "sums"
+BACKWARD = "backward"
 
 
 class GemmEpilogueMlp(StepLever):
@@ -49,7 +53,7 @@ class GemmEpilogueMlp(StepLever):
 
     name = "gemm_epilogue_mlp"
     summary = "GELU and its gradient in the epilogues of the MLP's products (cuBLASLt)"
-    settings = Settings((OFF, ON, SUMS))
+    settings = Settings((OFF, ON, SUMS, BACKWARD))
     env = "LEVER_GEMM_EPILOGUE_MLP"
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("fused_mlp_hidden",)
@@ -60,18 +64,24 @@ class GemmEpilogueMlp(StepLever):
 
         return EpilogueMlps
 
+    def fusion(self, setting: str) -> Fusion:
+        """What the epilogues take in; imports torch."""
+        from levers.kernels.mlp_epilogue import Fusion
+
+        return Fusion(active=setting != BACKWARD, sums=setting != SUMS)
+
     def enable(self, site: Site, setting: str) -> object:
         """Put our MLP in the site; it takes its dtypes from the one that was there."""
         found = site.launch
         if setting != OFF:
-            site.launch = self.operation()(found, sums=setting == SUMS)
+            site.launch = self.operation()(found, self.fusion(setting))
         return found
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Output and gradients over rows, dtypes, tails, frozen parts and adversarial values."""
         from levers.kernels.mlp_epilogue_cases import op_cases
 
-        return op_cases(device, sums=setting == SUMS)
+        return op_cases(device, self.fusion(setting))
 
 
 LEVER = GemmEpilogueMlp()

@@ -31,8 +31,8 @@ CANDIDATES = 12
 PLANS = 1024
 """Problems whose descriptors are kept; packed samples of new lengths are a new problem."""
 
-ALIGNMENT_BYTES = 16
-"""Of an operand's address: a 16-byte load's, and the tensor memory accelerator's."""
+ALIGNMENT_BYTES = 256
+"""Of an operand's address: what the heuristic takes for granted. PyTorch allocates on 512."""
 
 KINDS = {torch.float32: Kind.FP32, torch.float16: Kind.FP16, torch.bfloat16: Kind.BF16}
 
@@ -162,10 +162,34 @@ class CublasLt:
         return functools.partial(self.launch, plan, operands, algorithm)
 
 
-@functools.cache
-def on_device(index: int) -> CublasLt:
-    """The device's one instance, made at the first call."""
-    return CublasLt(index)
+class Devices:
+    """One :class:`CublasLt` for each device, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[int], CublasLt] = CublasLt) -> None:
+        self._make = make
+        self._made: dict[int, CublasLt] = {}
+
+    def at(self, index: int) -> CublasLt:
+        """The device's own."""
+        if index not in self._made:
+            self._made[index] = self._make(index)
+        return self._made[index]
+
+    def winners(self) -> dict[str, str]:
+        """What was chosen so far on any device, by problem."""
+        return {
+            f"cublaslt[{problem}]": winner
+            for one in self._made.values()
+            for problem, winner in one.winners.items()
+        }
+
+    def tunings(self) -> int:
+        """How many candidates have been measured so far."""
+        return sum(one.tunings for one in self._made.values())
+
+
+DEVICES = Devices()
+"""The process's; what it holds is what the library and the choices of algorithms are."""
 
 
 def operand(tensor: Tensor) -> Tensor:

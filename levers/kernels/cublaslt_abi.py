@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from enum import IntEnum
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -74,58 +74,43 @@ class Epilogue(IntEnum):
         return bool(self & 128)
 
 
-class Operation(IntEnum):
+class Attribute(Enum):
+    """An attribute of a descriptor: its number, and what it is stored as."""
+
+    def __init__(self, number: int, stored: type[Any]) -> None:
+        self.number, self.stored = number, stored
+
+
+class Operation(Attribute):
     """``cublasLtMatmulDescAttributes_t``."""
 
-    TRANSA = 3
-    TRANSB = 4
-    EPILOGUE = 7
-    BIAS_POINTER = 8
-    AUX_POINTER = 11
-    AUX_LD = 12
-    AUX_DATA_TYPE = 22
-    BIAS_DATA_TYPE = 26
+    TRANSA = (3, ctypes.c_int32)
+    TRANSB = (4, ctypes.c_int32)
+    EPILOGUE = (7, ctypes.c_uint32)
+    BIAS_POINTER = (8, ctypes.c_void_p)
+    AUX_POINTER = (11, ctypes.c_void_p)
+    AUX_LD = (12, ctypes.c_int64)
+    AUX_DATA_TYPE = (22, ctypes.c_int32)
+    BIAS_DATA_TYPE = (26, ctypes.c_int32)
 
 
-class Preference(IntEnum):
+class Preference(Attribute):
     """``cublasLtMatmulPreferenceAttributes_t``."""
 
-    MAX_WORKSPACE_BYTES = 1
-    REDUCTION_SCHEME_MASK = 3
+    MAX_WORKSPACE_BYTES = (1, ctypes.c_uint64)
+    REDUCTION_SCHEME_MASK = (3, ctypes.c_uint32)
 
 
-class Choice(IntEnum):
+class Choice(Attribute):
     """``cublasLtMatmulAlgoConfigAttributes_t``."""
 
-    ID = 0
-    TILE = 1
-    SPLIT_K = 2
-    SWIZZLE = 4
-    CUSTOM = 5
-    STAGES = 6
-    CLUSTER = 8
-
-
-ATTRIBUTE_TYPES: dict[IntEnum, type[Any]] = {
-    Operation.TRANSA: ctypes.c_int32,
-    Operation.TRANSB: ctypes.c_int32,
-    Operation.EPILOGUE: ctypes.c_uint32,
-    Operation.BIAS_POINTER: ctypes.c_void_p,
-    Operation.AUX_POINTER: ctypes.c_void_p,
-    Operation.AUX_LD: ctypes.c_int64,
-    Operation.AUX_DATA_TYPE: ctypes.c_int32,
-    Operation.BIAS_DATA_TYPE: ctypes.c_int32,
-    Preference.MAX_WORKSPACE_BYTES: ctypes.c_uint64,
-    Preference.REDUCTION_SCHEME_MASK: ctypes.c_uint32,
-    Choice.ID: ctypes.c_int32,
-    Choice.TILE: ctypes.c_uint32,
-    Choice.SPLIT_K: ctypes.c_int32,
-    Choice.SWIZZLE: ctypes.c_uint32,
-    Choice.CUSTOM: ctypes.c_uint32,
-    Choice.STAGES: ctypes.c_uint32,
-    Choice.CLUSTER: ctypes.c_uint16,
-}
-"""What each attribute is stored as."""
+    ID = (0, ctypes.c_int32)
+    TILE = (1, ctypes.c_uint32)
+    SPLIT_K = (2, ctypes.c_int32)
+    SWIZZLE = (4, ctypes.c_uint32)
+    CUSTOM = (5, ctypes.c_uint32)
+    STAGES = (6, ctypes.c_uint32)
+    CLUSTER = (8, ctypes.c_uint16)
 
 
 class Algorithm(ctypes.Structure):
@@ -214,15 +199,15 @@ class Library:
         if status != SUCCESS:
             raise Refused(f"cublasLt{name}", status, what)
 
-    def put(self, name: str, target: Any, attribute: IntEnum, value: int) -> None:
+    def put(self, name: str, target: Any, attribute: Attribute, value: int) -> None:
         """Set one attribute by ``name`` (``MatmulDescSetAttribute`` and the like).
 
         Raises:
             Refused: the library does not take it.
         """
-        held = ATTRIBUTE_TYPES[attribute](value)
+        held = attribute.stored(value)
         size = ctypes.sizeof(held)
-        self.call(name, attribute.name, target, int(attribute), ctypes.byref(held), size)
+        self.call(name, attribute.name, target, attribute.number, ctypes.byref(held), size)
 
 
 def loaded_library() -> Library:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from levers.errors import BadParameter
-from levers.kernels.cublaslt_products import input_grad, linear, weight_grad
+from levers.kernels.cublaslt_ops import input_grad, linear, weight_grad
 from levers.kernels.linear_grads import Precision, column_sums, rounded
 
 NAMED = ("matmul", "stream")

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 from levers.kernels.cublaslt_abi import (
-    ATTRIBUTE_TYPES,
     COMPUTE_32F,
     FP32_SUMS,
     OP_N,
@@ -167,10 +166,10 @@ class Plan:
         """An algorithm's configuration in words."""
         values = {}
         for choice in Choice:
-            held: Any = ATTRIBUTE_TYPES[choice]()
+            held: Any = choice.stored()
             written = ctypes.c_size_t()
             self.library.call(
-                "MatmulAlgoConfigGetAttribute", choice.name, ctypes.byref(algorithm), choice,
+                "MatmulAlgoConfigGetAttribute", choice.name, ctypes.byref(algorithm), choice.number,
                 ctypes.byref(held), ctypes.sizeof(held), ctypes.byref(written),
             )  # fmt: skip
             values[choice.name.lower()] = int(held.value)

@@ -18,8 +18,6 @@ weight_grad    ``dy.T @ x``                C x F x N, B turned    DEFAULT
 Sums are fp32 and each result is rounded once. GELU is the tanh form. The bias's gradient that
 DGELU_BGRAD writes has the dtype of the gradient beside it, and is summed before that is rounded.
 
-They are operators of PyTorch's own registry, so that a compiled region takes them in unseen.
-
 Source: NVIDIA, cuBLAS library documentation, ``cublasLtEpilogue_t`` (GELU's form in its notes).
 """
 
@@ -29,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from levers.kernels.cublaslt import KINDS, on_device, operand
+from levers.kernels.cublaslt import DEVICES, KINDS, operand
 from levers.kernels.cublaslt_abi import Epilogue
 from levers.kernels.cublaslt_plan import Operands, Problem
 from levers.kernels.linear_grads import product
@@ -70,7 +68,7 @@ def weight_problem(
 
 def run(problem: Problem, operands: Operands) -> None:
     """On the device of the result."""
-    on_device(operands.out.device.index).run(problem, operands)
+    DEVICES.at(operands.out.device.index).run(problem, operands)
 
 
 def wide(x: Tensor) -> torch.dtype:
@@ -133,11 +131,6 @@ def _sum_of_products(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None) -> Te
     return out if bias is None else out + bias
 
 
-@torch.library.custom_op(
-    "levergate::linear",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor",
-)
 def linear(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``x @ weight.T + bias``, rounded once to ``dtype``: ``[N, F]``."""
     if on_library(x_NC):
@@ -146,19 +139,6 @@ def linear(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dt
         return _sum_of_products(x_NC, weight_FC, bias).to(dtype)
 
 
-@linear.register_fake
-def _linear_shape(
-    x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    del bias
-    return x_NC.new_empty((x_NC.shape[0], weight_FC.shape[0]), dtype=dtype)
-
-
-@torch.library.custom_op(
-    "levergate::linear_gelu",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, ScalarType dtype) -> (Tensor, Tensor)",
-)
 def linear_gelu(
     x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -170,19 +150,6 @@ def linear_gelu(
         return F.gelu(h, approximate="tanh").to(dtype), h.to(dtype)
 
 
-@linear_gelu.register_fake
-def _linear_gelu_shape(
-    x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    shape = (x_NC.shape[0], bias_F.shape[0])
-    return x_NC.new_empty(shape, dtype=dtype), weight_FC.new_empty(shape, dtype=dtype)
-
-
-@torch.library.custom_op(
-    "levergate::input_grad",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor weight, ScalarType dtype) -> Tensor",
-)
 def input_grad(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
     """``grad @ weight``, rounded once to ``dtype``: ``[N, C]``."""
     if on_library(grad_NF):
@@ -190,16 +157,6 @@ def input_grad(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor
     return product(grad_NF, weight_FC, dtype)
 
 
-@input_grad.register_fake
-def _input_grad_shape(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
-    return grad_NF.new_empty((grad_NF.shape[0], weight_FC.shape[1]), dtype=dtype)
-
-
-@torch.library.custom_op(
-    "levergate::gelu_grad",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor weight, Tensor h, bool sums) -> (Tensor, Tensor)",
-)
 def gelu_grad(
     grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
 ) -> tuple[Tensor, Tensor]:
@@ -217,27 +174,8 @@ def gelu_grad(
     return dh_NF.to(h_NF.dtype), dbias
 
 
-@gelu_grad.register_fake
-def _gelu_grad_shape(
-    grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
-) -> tuple[Tensor, Tensor]:
-    del weight_CF
-    dtype = h_NF.dtype if grad_NC.device.type == "cuda" else wide(h_NF)
-    return torch.empty_like(h_NF), h_NF.new_empty(h_NF.shape[1] if sums else 0, dtype=dtype)
-
-
-@torch.library.custom_op(
-    "levergate::weight_grad",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor x, ScalarType dtype) -> Tensor",
-)
 def weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
     """``grad.T @ x``, rounded once to ``dtype``: ``[F, C]``."""
     if on_library(grad_NF):
         return weight_grad_lt(grad_NF, x_NC, dtype)
     return product(grad_NF.t(), x_NC, dtype)
-
-
-@weight_grad.register_fake
-def _weight_grad_shape(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
-    return grad_NF.new_empty((grad_NF.shape[1], x_NC.shape[1]), dtype=dtype)

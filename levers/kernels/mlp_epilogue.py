@@ -17,13 +17,15 @@ Source: Hendrycks and Gimpel 2016, arXiv:1606.08415 (GELU).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from levers.kernels.cublaslt_linear import dtypes_of, precision_of
-from levers.kernels.cublaslt_products import (
+from levers.kernels.cublaslt_ops import (
     gelu_grad,
     input_grad,
     linear,
@@ -31,6 +33,41 @@ from levers.kernels.cublaslt_products import (
     weight_grad,
 )
 from levers.kernels.linear_grads import column_sums, rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What the epilogues take in beside GELU's slope, which is always there.
+
+    Attributes:
+        active: the activation, in the forward; else a kernel of its own reads the pre-activation.
+        sums: the first bias's gradient, in the dtype of the rows; else a kernel of its own sums the
+            pre-activation's gradient in fp32.
+    """
+
+    active: bool = True
+    sums: bool = True
+
+
+def gelu(h_NF: Tensor) -> Tensor:
+    """GELU in its tanh form: our kernel on CUDA, plain PyTorch elsewhere."""
+    if h_NF.device.type == "cuda":
+        from levers.kernels.mlp_hidden_triton import gelu_triton
+
+        return gelu_triton(h_NF)
+    return F.gelu(h_NF, approximate="tanh")
+
+
+def hidden(
+    x_NC: Tensor, up_FC: Tensor, bias_F: Tensor | None, stream: torch.dtype, fusion: Fusion
+) -> tuple[Tensor, Tensor]:
+    """Activation and pre-activation, ``[N, F]`` each, in ``stream``."""
+    if fusion.active:
+        active, h = linear_gelu(x_NC, up_FC, bias_F, stream)
+    else:
+        h = linear(x_NC, up_FC, bias_F, stream)
+        active = gelu(h)
+    return active, h
 
 
 class EpilogueMlp(torch.autograd.Function):
@@ -46,16 +83,16 @@ class EpilogueMlp(torch.autograd.Function):
         down_bias_C: Tensor,
         matmul: torch.dtype,
         stream: torch.dtype,
-        sums: bool,
+        fusion: Fusion,
     ) -> Tensor:
         """``[N, C]`` in ``stream``, multiplied in ``matmul``; the hidden layer is in ``stream``."""
         needs_x, needs_up, needs_up_bias, needs_down, _ = ctx.needs_input_grad[:5]
         inside = needs_x or needs_up or needs_up_bias
         x, (up, up_bias) = x_NC.to(matmul), rounded(up_FC, up_bias_F, matmul)
         down, down_bias = rounded(down_CF, down_bias_C, matmul)
-        active, h = linear_gelu(x, up, up_bias, stream)
+        active, h = hidden(x, up, up_bias, stream, fusion)
         active = active.to(matmul)
-        ctx.matmul, ctx.sums = matmul, sums
+        ctx.matmul, ctx.sums = matmul, fusion.sums
         ctx.dtypes = tuple(one.dtype for one in (x_NC, up_FC, up_bias_F, down_CF, down_bias_C))
         ctx.save_for_backward(
             x if needs_up else None,
@@ -76,9 +113,9 @@ class EpilogueMlp(torch.autograd.Function):
         grad = grads[0].to(ctx.matmul)
         dx = dup = dup_bias = None
         if h is not None:
-            dh, sums = gelu_grad(grad, down, h, needs_up_bias and not ctx.sums)
+            dh, sums = gelu_grad(grad, down, h, needs_up_bias and ctx.sums)
             if needs_up_bias:
-                dup_bias = column_sums(dh, up_bias_dtype) if ctx.sums else sums.to(up_bias_dtype)
+                dup_bias = sums.to(up_bias_dtype) if ctx.sums else column_sums(dh, up_bias_dtype)
             dh = dh.to(ctx.matmul)
             dx = None if up is None else input_grad(dh, up, x_dtype)
             dup = None if x is None else weight_grad(dh, x, up_dtype)
@@ -92,12 +129,11 @@ class EpilogueMlps:
 
     Args:
         found: the MLP as it was; its ``precision`` names the dtypes where autocast does not.
-        sums: whether the first bias's gradient comes from a column-sum kernel, in fp32, instead of
-            the epilogue, which writes the dtype of the rows.
+        fusion: what the epilogues take in.
     """
 
-    def __init__(self, found: Callable[..., Tensor], *, sums: bool = False) -> None:
-        self.precision, self.sums = precision_of(getattr(found, "precision", None)), sums
+    def __init__(self, found: Callable[..., Tensor], fusion: Fusion) -> None:
+        self.precision, self.fusion = precision_of(getattr(found, "precision", None)), fusion
 
     def __call__(
         self,
@@ -110,5 +146,5 @@ class EpilogueMlps:
         """``[N, C]`` in the stream's dtype."""
         parameters = (up_FC, up_bias_F, down_CF, down_bias_C)
         dtypes = dtypes_of(x_NC, self.precision)
-        out: Tensor = EpilogueMlp.apply(x_NC, *parameters, *dtypes, self.sums)  # type: ignore[no-untyped-call]
+        out: Tensor = EpilogueMlp.apply(x_NC, *parameters, *dtypes, self.fusion)  # type: ignore[no-untyped-call]
         return out

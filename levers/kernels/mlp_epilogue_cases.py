@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from levers.base import OpCase
-from levers.kernels.mlp_epilogue import EpilogueMlps
+from levers.kernels.mlp_epilogue import EpilogueMlps, Fusion
 
 Tensors = tuple[Tensor, ...]
 Mlp = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -75,7 +75,7 @@ class MlpCase:
     rows: int
     size: tuple[int, int]
     device: str
-    sums: bool
+    fusion: Fusion
     dtype: torch.dtype = torch.bfloat16
     x_dtype: torch.dtype | None = None
     scale: float = 1.0
@@ -135,7 +135,7 @@ class MlpCase:
 
     def candidate(self, inputs: Tensors, outputs: Tensors) -> None:
         """Ours."""
-        mlp = EpilogueMlps(self.original, sums=self.sums)
+        mlp = EpilogueMlps(self.original, self.fusion)
         _copy(self.compute(mlp, inputs, autocast=self.autocast), outputs)
 
     def from_the_end(self, inputs: Tensors, outputs: Tensors) -> None:
@@ -161,11 +161,11 @@ def _copy(found: Tensors, outputs: Tensors) -> None:
         room.copy_(one)
 
 
-def op_cases(device: str, *, sums: bool) -> Sequence[OpCase]:
+def op_cases(device: str, fusion: Fusion) -> Sequence[OpCase]:
     """All cases for a device."""
     cuda = torch.device(device).type == "cuda"
     size, rows = (CUDA_SIZE, CUDA_ROWS) if cuda else (CPU_SIZE, CPU_ROWS)
-    make = partial(MlpCase, size=size, device=device, sums=sums)
+    make = partial(MlpCase, size=size, device=device, fusion=fusion)
     half, wide = torch.float16, torch.float32
     cases = {
         f"{rows} rows": make(rows),

@@ -14,13 +14,13 @@ from experiments.workloads.flow.workload import SLAT_FLOW
 from levers import fused_linear_grads, fused_mlp_hidden
 from levers.base import OpCase, Site, claims, engaged
 from levers.gemm_epilogue_mlp import LEVER, SITE
-from levers.kernels.mlp_epilogue import EpilogueMlps
+from levers.kernels.mlp_epilogue import EpilogueMlps, Fusion
 from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
 
 CASES = [
     pytest.param(case, id=f"{setting}: {case.name}")
-    for setting in ("on", "sums")
+    for setting in ("on", "sums", "backward")
     for case in LEVER.op_cases(setting, "cpu")
 ]
 TINY = {"depth": "2", "bs": "2", "tokens": "20", "cap": "40", "profile": "uniform", "steps": "1"}
@@ -44,11 +44,16 @@ def test_it_is_acceptable_as_a_lever_that_claims_lossless() -> None:
 def test_each_setting_swaps_the_callable_and_puts_back_what_it_found() -> None:
     def found() -> None: ...
 
-    for setting, sums in (("on", False), ("sums", True)):
+    fusions = {
+        "on": Fusion(),
+        "sums": Fusion(active=True, sums=False),
+        "backward": Fusion(active=False, sums=True),
+    }
+    for setting, fusion in fusions.items():
         site = Site(SITE, found)
         with engaged(LEVER, {SITE: site}, setting):
             assert isinstance(site.launch, EpilogueMlps)
-            assert site.launch.sums is sums
+            assert site.launch.fusion == fusion
         assert site.launch is found
 
 

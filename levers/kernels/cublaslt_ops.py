@@ -1,0 +1,77 @@
+"""The products as operators of PyTorch's registry, so that a compiled region takes them in unseen.
+
+A compiler needs a shape for each result and looks no further; outside of one an operator costs a
+dispatch. They are registered without PyTorch's wrapper for such functions, which loads the compiler
+(seconds) at the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levers.kernels import cublaslt_products as products
+
+
+def _linear(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    del bias
+    return x_NC.new_empty((x_NC.shape[0], weight_FC.shape[0]), dtype=dtype)
+
+
+def _linear_gelu(
+    x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    shape = (x_NC.shape[0], bias_F.shape[0])
+    return x_NC.new_empty(shape, dtype=dtype), weight_FC.new_empty(shape, dtype=dtype)
+
+
+def _input_grad(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
+    return grad_NF.new_empty((grad_NF.shape[0], weight_FC.shape[1]), dtype=dtype)
+
+
+def _gelu_grad(
+    grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
+) -> tuple[Tensor, Tensor]:
+    del weight_CF
+    dtype = h_NF.dtype if grad_NC.device.type == "cuda" else products.wide(h_NF)
+    return torch.empty_like(h_NF), h_NF.new_empty(h_NF.shape[1] if sums else 0, dtype=dtype)
+
+
+def _weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
+    return grad_NF.new_empty((grad_NF.shape[1], x_NC.shape[1]), dtype=dtype)
+
+
+LIBRARY = torch.library.Library("levergate", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> Any:
+    """Register the product of that name; ``shapes`` gives empty results."""
+    library: Any = LIBRARY
+    library.define(f"{name}{schema}")
+    library.impl(name, getattr(products, name), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"levergate::{name}", shapes, lib=library)
+    return getattr(torch.ops.levergate, name).default
+
+
+linear = _operator(
+    "linear", "(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor", _linear
+)
+linear_gelu = _operator(
+    "linear_gelu",
+    "(Tensor x, Tensor weight, Tensor bias, ScalarType dtype) -> (Tensor, Tensor)",
+    _linear_gelu,
+)
+input_grad = _operator(
+    "input_grad", "(Tensor grad, Tensor weight, ScalarType dtype) -> Tensor", _input_grad
+)
+gelu_grad = _operator(
+    "gelu_grad",
+    "(Tensor grad, Tensor weight, Tensor h, bool sums) -> (Tensor, Tensor)",
+    _gelu_grad,
+)
+weight_grad = _operator(
+    "weight_grad", "(Tensor grad, Tensor x, ScalarType dtype) -> Tensor", _weight_grad
+)

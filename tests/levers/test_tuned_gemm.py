@@ -1,0 +1,99 @@
+"""The lever of measured algorithms: declaration, hooks, witness on the model, its op cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from experiments.parity.op_case import check_case
+from experiments.parity.op_judge import Bar
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.flow.session import TrainingSession, open_session
+from experiments.workloads.flow.workload import SLAT_FLOW
+from levers import fp8_linear, fused_linear_grads, fused_mlp_hidden, gemm_epilogue_mlp
+from levers.base import OpCase, Site, claims, engaged
+from levers.errors import BadParameter, LeverConflict
+from levers.kernels.cublaslt_linear import TunedLinears
+from levers.lint import SampleFacts, complaints
+from levers.policy import ParityClass
+from levers.tuned_gemm import LEVER, SITE
+
+CASES = LEVER.op_cases("on", "cpu")
+TINY = {"depth": "2", "bs": "2", "tokens": "20", "cap": "40", "profile": "uniform", "steps": "1"}
+
+
+def session() -> TrainingSession:
+    resolved: Mapping[str, object] = SLAT_FLOW.resolve(TINY, DeviceFacts("cpu", "cpu", 0))
+    found = open_session(resolved, "cpu", 1, "engine")  # type: ignore[arg-type]
+    assert isinstance(found, TrainingSession)
+    return found
+
+
+def test_it_is_acceptable_as_a_lever_that_claims_lossless() -> None:
+    assert complaints(LEVER) == ()
+    facts = SampleFacts("cuda", "ss_flow", sites=(SITE,))
+    assert LEVER.policy(facts).claims is ParityClass.LOSSLESS
+    assert SITE in LEVER.unmet(SampleFacts("cuda", "ss_flow"), "on")[0]
+
+
+def test_it_swaps_the_callable_and_puts_back_what_it_found() -> None:
+    def found() -> None: ...
+
+    site = Site(SITE, found)
+    with engaged(LEVER, {SITE: site}, "on"):
+        assert isinstance(site.launch, TunedLinears)
+    assert site.launch is found
+
+
+def test_it_conflicts_with_8_bit_products_and_takes_the_place_of_the_fp32_gradients() -> None:
+    with pytest.raises(LeverConflict, match=SITE):
+        claims([LEVER, fp8_linear.LEVER])
+    claims([LEVER, fused_linear_grads.LEVER, fused_mlp_hidden.LEVER, gemm_epilogue_mlp.LEVER])
+
+
+def test_the_witness_sees_another_backward_in_each_arm_once_a_linear() -> None:
+    seen = {}
+    for setting in ("off", "on"):
+        one = session()
+        with engaged(LEVER, one.sites, setting):
+            one.exercise()
+            seen[setting] = LEVER.witness(one.sites[SITE])["train/tok_s"]
+    assert seen["on"] == "backward=TunedLinearBackward x 14"
+    assert "Tuned" not in seen["off"]
+
+
+def test_a_step_on_a_cpu_has_the_originals_loss_and_gradients_up_to_rounding() -> None:
+    found = []
+    for setting in ("off", "on"):
+        one = session()
+        with engaged(LEVER, one.sites, setting):
+            loss = one.step().run()
+        found.append((loss, [p.grad for p in one.step().model.parameters() if p.grad is not None]))
+    (loss, theirs), (ours_loss, ours) = found
+    assert float(ours_loss) == pytest.approx(float(loss), rel=1e-3)
+    assert len(theirs) == len(ours) > 14
+    for one, other in zip(theirs, ours, strict=True):
+        assert float((one - other).norm()) <= 0.05 * float(one.norm())
+
+
+def test_together_with_the_epilogues_every_product_of_a_block_goes_through_the_library() -> None:
+    one = session()
+    with engaged(gemm_epilogue_mlp.LEVER, one.sites, "on"), engaged(LEVER, one.sites, "on"):
+        one.exercise()
+        assert LEVER.witness(one.sites[SITE])["train/tok_s"].endswith("TunedLinearBackward x 10")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_every_case_is_lossless_or_exact_and_has_power(case: OpCase) -> None:
+    found = check_case(case, 0, Bar())
+    assert found.status == "passed", found.fault
+    assert found.parity in (ParityClass.BYTE_EXACT, ParityClass.LOSSLESS)
+    assert found.powerless == ()
+
+
+def test_without_autocast_over_a_callable_that_names_no_dtypes_it_says_what_to_do() -> None:
+    linear = TunedLinears(torch.nn.functional.linear)
+    with pytest.raises(BadParameter, match="autocast"):
+        linear(torch.ones(2, 8), torch.ones(8, 8), None)
