@@ -44,6 +44,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.per_gpu_batch:LEVER",
     "levers.qk_norm_rope:LEVER",
     "levers.segment_sum_broadcast:LEVER",
+    "levers.tuned_gemm:LEVER",
 )
 """``module:ATTRIBUTE`` of each built-in lever; the last part of the module is the lever's name."""
 
