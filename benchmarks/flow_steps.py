@@ -13,9 +13,9 @@ import argparse
 import contextlib
 import importlib
 import json
-import statistics
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,11 @@ def measured(session: Any) -> dict[str, float]:
     return {**session.measure().values, "warmup_s": warmed_s}
 
 
-def line(values: dict[str, float]) -> str:
+def line(row: Mapping[str, Any]) -> str:
     """What a person reads of one set."""
+    if "out_of_memory" in row:
+        return f"  out of memory: {row['out_of_memory']}"
+    values = row["values"]
     return (
         f"{values['train/step_ms']:9.1f} ms  true MFU {values['train/mfu_true']:5.1f} %"
         f"  {values['memory/peak_bytes'] / 1e9:6.1f} GB  warm-up {values['warmup_s']:.0f} s"
@@ -124,31 +127,49 @@ def main() -> int:
     counts: Sequence[int] = sorted({0, len(added)}) if asked.whole else range(len(added) + 1)
     rows: list[dict[str, Any]] = []
     for count in counts:
-        session = opener(parameters, asked.device, 0, "engine")
-        with contextlib.ExitStack() as stack:
-            for lever, setting in added[:count]:
-                stack.enter_context(engaged(catalog.get(lever), session.sites, setting))
-            values = measured(session)
-            row: dict[str, Any] = {"levers": asked.levers.split(",")[:count], "values": values}
-            if count == counts[-1]:
-                row |= profiled(session)
+        row: dict[str, Any] = {"levers": asked.levers.split(",")[:count]}
+        try:
+            row |= one_set(opener, parameters, asked.device, added[:count], count == counts[-1])
+        except torch.OutOfMemoryError as error:
+            row["out_of_memory"] = str(error).split(". ")[0]
         rows.append(row)
         last = added[count - 1][0] if count else "nothing"
-        print(f"{last:26}{line(values)}", flush=True)
+        print(f"{last:26}{line(row)}", flush=True)
         if asked.out:
             asked.out.write_text(json.dumps({"parameters": parameters, "rows": rows}, indent=1))
-        del session
         if asked.device.startswith("cuda"):
             torch.cuda.empty_cache()
-    total = statistics.fsum(one["us"] for one in rows[-1]["kernels"])
+    if "kernels" in rows[-1]:
+        table(rows[-1])
+    return 0
+
+
+def one_set(
+    opener: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    device: str,
+    levers: Sequence[tuple[str, str]],
+    last: bool,
+) -> dict[str, Any]:
+    """Figures of one set of levers in a session of its own; of the last one the kernels too."""
+    session = opener(parameters, device, 0, "engine")
+    with contextlib.ExitStack() as stack:
+        for lever, setting in levers:
+            stack.enter_context(engaged(catalog.get(lever), session.sites, setting))
+        row: dict[str, Any] = {"values": measured(session)}
+        return row | (profiled(session) if last else {})
+
+
+def table(row: Mapping[str, Any]) -> None:
+    """The kernels of a step, the longest first, and the times between them."""
+    total = math.fsum(one["us"] for one in row["kernels"])
     print(f"\n{'us a step':>12} {'share':>6} {'calls':>6}  kernel (sum {total / 1e3:.1f} ms)")
-    for one in rows[-1]["kernels"][:SHOWN]:
+    for one in row["kernels"][:SHOWN]:
         print(
             f"{one['us']:12.0f} {one['us'] / total:6.1%} {one['calls']:6.0f}  {one['kernel'][:120]}"
         )
     for name in ("idle_us", "idle_us_by_length", "idle_between"):
-        print(name, json.dumps(rows[-1].get(name), indent=1))
-    return 0
+        print(name, json.dumps(row.get(name), indent=1))
 
 
 if __name__ == "__main__":
