@@ -2,7 +2,8 @@
 
 What changes: between the packed projection and attention the original norms queries and keys
 (Qwen3; Llama has no such norm), and turns each by four operations with two copies. Here one launch
-reads the projection, norms and turns in registers, and writes queries and keys; the values are a view.
+reads the projection, norms and turns in registers, and writes queries and keys. The values are a
+view.
 
 Mechanism: at a step these tensors are a few kilobytes, so that the time is that of the launches:
 about twelve become one. At prefill lengths it is the bytes: the original writes the normed heads,
