@@ -33,6 +33,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fa2_nsplits_cap:LEVER",
     "levers.fp8_linear:LEVER",
     "levers.fused_affine_norm:LEVER",
+    "levers.fused_block:LEVER",
     "levers.fused_chain:LEVER",
     "levers.fused_gate_residual:LEVER",
     "levers.fused_linear_grads:LEVER",
