@@ -1,13 +1,14 @@
 """Launches of the MXFP4 product: how a shape is cut into programs, and the call.
 
 What the cut is reasoned from: an H200 has 132 SMs and reads 4.3 TB/s at a latency of about 0.7 us,
-so that 3 MB, 23 KB an SM, must be on their way at any time. A program of one warp with 32 outputs
-asks for 4.4 KB of words and codes a superblock of 256 inputs and holds about 250 registers a
-thread, so that an SM has 8 of them and 35 KB on their way. A narrow matrix gets there only if its
-inputs are divided, too: the 2560 x 4096 of a 4 B model's attention output are 80 such tiles.
-Decoding and multiplying takes about 3.8 instructions a weight and thread (counted in the machine
-code for sm_90), where reading at 4.3 TB/s leaves 3.7 an SM's four schedulers can issue: the two
-take about the same time, and neither may wait for the other.
+so that 3 MB, 23 KB an SM, must be on their way at any time. A program of one warp with 16 outputs
+asks for 2.2 KB of words and codes a superblock of 256 inputs and holds 128 registers a thread, so
+that an SM has 16 of them and 35 KB on their way. A narrow matrix gets there only if its inputs are
+divided, too: the 2560 x 4096 of a 4 B model's attention output are 160 such tiles.
+
+Decoding and multiplying takes 4.1 instructions a weight and thread (counted in the machine code for
+sm_90), where reading at 4.3 TB/s leaves time for 3.7 on an SM's four schedulers: the two take about
+the same time, and neither may wait for the other.
 
 The cut is computed from the shape alone: nothing is tuned while something is timed.
 ``benchmarks/mxfp4_gemv.py`` sweeps others.
@@ -27,12 +28,14 @@ from levers.kernels.mxfp4_triton import tile_product
 TILE_ROWS = (8, 16, 32, PACKED_ROWS)
 """Padded rows; 8 is the narrower side of a tensor core's product (mma m16n8k16)."""
 
-TILE_OUTPUTS = 32
-RESIDENT = 132 * 8
-"""Programs of one warp that an H200 holds at once."""
-FIXED_TURNS = 0.5
+FEW_ROWS = 16
+"""Rows up to which a program has 16 outputs and one warp; with more it has 64 and two, so that the
+activations, which every program reads, are not read more often than the weights."""
+RESIDENT = 132 * 16
+"""Programs of one warp with 16 outputs that an H200 holds at once; of the others a quarter."""
+FIXED_TURNS = 0.7
 """What a program costs beside its superblocks, in superblocks: addresses, partial sums, a ticket
-(about 450 instructions beside 990 for a superblock)."""
+(375 instructions beside 520 for a superblock)."""
 MOST_SPLITS = 16
 """Partial sums of a tile that its last program adds, at most."""
 
@@ -78,14 +81,15 @@ def plan_of(outputs: int, inputs: int, rows: int) -> Plan:
     Time is counted in turns of a superblock: waves of resident programs, times what one has to do.
     """
     superblocks = inputs // (PLANES * plane_width(inputs))
-    tiles = -(-outputs // TILE_OUTPUTS)
+    tile, warps, resident = (16, 1, RESIDENT) if rows <= FEW_ROWS else (64, 2, RESIDENT // 4)
+    tiles = -(-outputs // tile)
 
     def turns(splits: int) -> float:
-        waves = -(-tiles * splits // RESIDENT)
+        waves = -(-tiles * splits // resident)
         return waves * (-(-superblocks // splits) + FIXED_TURNS)
 
     splits = min(range(1, min(superblocks, MOST_SPLITS) + 1), key=turns)
-    return Plan(TILE_OUTPUTS, splits, 1 if rows <= 16 else 2, 1)
+    return Plan(tile, splits, warps, 1)
 
 
 def product(
@@ -103,7 +107,7 @@ def product(
         ValueError: rows, planes or a place for squares that the kernel does not take.
     """
     x_NC = x_NC if x_NC.stride(-1) == 1 else x_NC.contiguous()
-    (rows, inputs), width = x_NC.shape, plane_width(weight.shape[1])
+    rows, inputs = x_NC.shape
     outputs = weight.shape[0] // 2 if epilogue.gate else weight.shape[0]
     plan = plan or plan_of(outputs, inputs, rows)
     tiles = triton.cdiv(outputs, plan.outputs)
@@ -123,13 +127,13 @@ def product(
         weight.tickets,
         outputs,
         rows,
+        inputs // PLANES,
         x_NC.stride(0),
-        triton.cdiv(inputs // (PLANES * width), plan.splits),
-        WORDS=inputs // PLANES,
-        P=width,
+        plan.splits,
+        P=plane_width(inputs),
         BLOCK_E=plan.outputs,
         ROWS=next(size for size in TILE_ROWS if size >= rows),
-        SPLITS=plan.splits,
+        SPLIT=plan.splits > 1,
         BIAS=epilogue.bias_E is not None,
         RESIDUAL=epilogue.residual_NE is not None,
         SQUARES=epilogue.squares_TN is not None,

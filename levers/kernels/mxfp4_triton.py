@@ -87,10 +87,10 @@ def tile_sums(  # type: ignore[no-untyped-def]
     e,
     outputs,
     rows,
+    words_a_row,
     x_stride,
     first,
     last,
-    WORDS: tl.constexpr,
     P: tl.constexpr,
     BLOCK_E: tl.constexpr,
     ROWS: tl.constexpr,
@@ -105,8 +105,8 @@ def tile_sums(  # type: ignore[no-untyped-def]
     n = tl.arange(0, ROWS)
     j = tl.arange(0, P)
     present = e < outputs
-    words_ptr += e.to(tl.int64)[:, None] * WORDS + j[None, :]
-    codes_ptr += e.to(tl.int64) * (WORDS // 16)
+    words_ptr += e.to(tl.int64)[:, None] * words_a_row + j[None, :]
+    codes_ptr += e.to(tl.int64) * (words_a_row // 16)
     x_ptr += n[None, :] * x_stride + j[:, None]
     total = tl.full((BLOCK_E, ROWS), 0.0, tl.float32)
     for block in range(first, last):
@@ -123,10 +123,10 @@ def tile_sums(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def collected(partial_ptr, at, keep, stride, SPLITS: tl.constexpr):  # type: ignore[no-untyped-def]
+def collected(partial_ptr, at, keep, stride, splits):  # type: ignore[no-untyped-def]
     """The sums that the splits have left, added in their order; past the first cache (.cg)."""
     total = tl.load(partial_ptr + at, mask=keep, other=0.0, cache_modifier=".cg")
-    for split in range(1, SPLITS):
+    for split in range(1, splits):
         there = partial_ptr + split * stride + at
         total += tl.load(there, mask=keep, other=0.0, cache_modifier=".cg")
     return total
@@ -152,13 +152,13 @@ def tile_product(  # type: ignore[no-untyped-def]
     ticket_ptr,
     outputs,
     rows,
+    words_a_row,
     x_stride,
-    superblocks_a_split,
-    WORDS: tl.constexpr,
+    splits,
     P: tl.constexpr,
     BLOCK_E: tl.constexpr,
     ROWS: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     SQUARES: tl.constexpr,
@@ -171,37 +171,39 @@ def tile_product(  # type: ignore[no-untyped-def]
     the rounded outputs' squares for each program and row, for the RMS norm that comes next.
     """
     e = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
-    first = tl.program_id(1) * superblocks_a_split
-    last = tl.minimum(first + superblocks_a_split, WORDS // P)
+    superblocks = words_a_row // P
+    first, last = tl.program_id(1) * superblocks // splits, superblocks
+    if SPLIT:
+        last = (tl.program_id(1) + 1) * superblocks // splits
     total = tile_sums(
-        x_ptr, words_ptr, codes_ptr, e, outputs, rows, x_stride, first, last,
-        WORDS, P, BLOCK_E, ROWS, PRECISION,
+        x_ptr, words_ptr, codes_ptr, e, outputs, rows, words_a_row, x_stride, first, last,
+        P, BLOCK_E, ROWS, PRECISION,
     )  # fmt: skip
     n = tl.arange(0, ROWS)
     keep = (e < outputs)[:, None] & (n < rows)[None, :]
     at = n.to(tl.int64)[None, :] * outputs + e[:, None]
-    beyond = outputs.to(tl.int64) * WORDS
     up = total
     if SWIGLU:
+        beyond = outputs.to(tl.int64) * words_a_row
         up = tile_sums(
-            x_ptr, words_ptr + beyond, codes_ptr + beyond // 16, e, outputs, rows, x_stride,
-            first, last, WORDS, P, BLOCK_E, ROWS, PRECISION,
+            x_ptr, words_ptr + beyond, codes_ptr + beyond // 16, e, outputs, rows, words_a_row,
+            x_stride, first, last, P, BLOCK_E, ROWS, PRECISION,
         )  # fmt: skip
     finishing = True
-    if SPLITS > 1:
+    if SPLIT:
         stride = rows.to(tl.int64) * outputs
         mine = partial_ptr + tl.program_id(1) * stride
         tl.store(mine + at, total, mask=keep)
         if SWIGLU:
-            tl.store(mine + SPLITS * stride + at, up, mask=keep)
+            tl.store(mine + splits * stride + at, up, mask=keep)
         tl.debug_barrier()
         ticket_ptr += tl.program_id(0)
-        finishing = tl.atomic_add(ticket_ptr, 1) == SPLITS - 1
+        finishing = tl.atomic_add(ticket_ptr, 1) == splits - 1
         if finishing:
             tl.store(ticket_ptr, 0)
-            total = collected(partial_ptr, at, keep, stride, SPLITS)
+            total = collected(partial_ptr, at, keep, stride, splits)
             if SWIGLU:
-                up = collected(partial_ptr + SPLITS * stride, at, keep, stride, SPLITS)
+                up = collected(partial_ptr + splits * stride, at, keep, stride, splits)
     if finishing:
         if SWIGLU:
             total = gated(total, up, out_ptr.dtype.element_ty)
