@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from experiments import profile_store
 from experiments.files import write_atomically
-from experiments.home import make_folder
+from experiments.home import Home, make_folder
+from experiments.profiling_records import Profile
 from experiments.run_record import RunRecord
 from experiments.values import SCHEMA_VERSION, problem_of
 from levers.errors import BadParameter, StoreError
@@ -33,25 +35,29 @@ def bundle_name(record: RunRecord) -> str:
     return f"{record.run_id}{SUFFIX}"
 
 
-def dump(record: RunRecord) -> str:
-    """The bundle of a run as text."""
+def dump(record: RunRecord, profile: Profile | None = None) -> str:
+    """The bundle of a run as text, with its profile if it has one."""
     content = json.loads(record.model_dump_json())
-    bundle = {
+    bundle: dict[str, Any] = {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
         "run_id": record.run_id,
         "digest": _digest(content),
         "record": content,
     }
+    if profile is not None:
+        shown = json.loads(profile.model_dump_json())
+        bundle |= {"profile": shown, "profile_digest": _digest(shown)}
     return json.dumps(bundle, indent=1, ensure_ascii=False) + "\n"
 
 
-def export(record: RunRecord, path: Path) -> Path:
+def export(record: RunRecord, path: Path, profile: Profile | None = None) -> Path:
     """Write the bundle of a run, whole or not at all.
 
     Args:
         record: the run.
         path: the file to write, or a folder, in which it gets its usual name.
+        profile: of the run's candidate, if one was taken.
 
     Returns:
         The file that was written.
@@ -61,7 +67,7 @@ def export(record: RunRecord, path: Path) -> Path:
     """
     target = path / bundle_name(record) if path.is_dir() else path
     make_folder(target.parent)
-    write_atomically(target, dump(record))
+    write_atomically(target, dump(record, profile))
     return target
 
 
@@ -104,6 +110,37 @@ def import_bundle(registry: Registry, path: Path) -> tuple[RunRecord, Saved]:
     """
     record = read_bundle(path)
     return record, registry.save(record)
+
+
+def read_profile(path: Path) -> Profile | None:
+    """The profile in a bundle; None where the run was not profiled.
+
+    Raises:
+        StoreError: it is damaged or edited.
+    """
+    bundle = _parsed(path)
+    shown = bundle.get("profile")
+    if shown is None:
+        return None
+    if bundle.get("profile_digest") != _digest(shown):
+        raise _damaged(path, "its profile was edited: the digest does not fit")
+    try:
+        return Profile.model_validate(shown)
+    except ValidationError as error:
+        raise _damaged(path, f"its profile is not legal: {problem_of(error)}") from error
+
+
+def take_in(registry: Registry, where: Home, path: Path) -> tuple[RunRecord, Saved]:
+    """Take a bundle into the registry, and its profile into the run's folder.
+
+    Raises:
+        StoreError: the bundle cannot be read, or the run is stored with another content.
+    """
+    profile = read_profile(path)
+    record, saved = import_bundle(registry, path)
+    if profile is not None:
+        profile_store.keep(where, record.run_id, profile)
+    return record, saved
 
 
 def _parsed(path: Path) -> dict[str, Any]:

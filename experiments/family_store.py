@@ -33,6 +33,11 @@ def save(home: Home, record: FamilyRecord) -> Path:
     return path
 
 
+def ids(home: Home) -> list[str]:
+    """The ids of the selections on disk, oldest first."""
+    return sorted(path.parent.name for path in (home.root / FAMILIES).glob(f"*/{RECORD}"))
+
+
 def found(home: Home, family_id: str) -> FamilyRecord | None:
     """The selection of that id, or an unambiguous beginning of it; None where there is none.
 
@@ -40,8 +45,7 @@ def found(home: Home, family_id: str) -> FamilyRecord | None:
         UsageError: the beginning fits several.
         StoreError: its record cannot be read.
     """
-    known = sorted(path.parent.name for path in (home.root / FAMILIES).glob(f"*/{RECORD}"))
-    fits = [name for name in known if family_id and name.startswith(family_id)]
+    fits = [name for name in ids(home) if family_id and name.startswith(family_id)]
     if family_id in fits:
         fits = [family_id]
     if len(fits) > 1:

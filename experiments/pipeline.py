@@ -231,10 +231,11 @@ def policy_replay(file: Path, policy: str, unknown_state: Untargeted) -> ReplayR
 
 
 def export(run: str, path: Path) -> Path:
-    """Write a run's evidence bundle."""
-    from experiments import bundles
+    """Write a run's evidence bundle, with its profile if it has one."""
+    from experiments import bundles, profile_store
 
-    return bundles.export(show(run), path)
+    record = show(run)
+    return bundles.export(record, path, profile_store.found(home(reading=True), record.run_id))
 
 
 def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) -> None:
@@ -246,9 +247,10 @@ def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) ->
     from experiments import bundles
 
     try:
-        with _registry(home()) as registry:
+        where = home()
+        with _registry(where) as registry:
             for path in paths:
-                record, saved = bundles.import_bundle(registry, path)
+                record, saved = bundles.take_in(registry, where, path)
                 heard(ImportRow(str(path), record.run_id, saved == "stored"))
     finally:
         sync()
@@ -256,11 +258,13 @@ def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) ->
 
 def sync() -> SyncReport:
     """Write to MLflow every ended run that it lacks."""
-    from experiments import reports, tracking
+    from experiments import reports, spool_reader, tracking
 
     where = home()
     with _registry(where) as registry:
-        _recover(where, registry)
+        # Runs that were decided on disk while the registry could not be written are taken in.
+        for verdict in sorted(where.runs.glob(f"*/{spool_reader.VERDICT}")):
+            registry.save(spool_reader.read_record(verdict))
         return tracking.sync(
             registry,
             lambda record: reports.rendered(record, registry.standing(record.run_id)),
@@ -268,14 +272,6 @@ def sync() -> SyncReport:
             os.environ.get(TRACKING_VARIABLE),
             at=datetime.now(UTC).isoformat(),
         )
-
-
-def _recover(where: Home, registry: Registry) -> None:
-    """Take in runs that were decided on disk while the registry could not be written."""
-    from experiments import spool_reader
-
-    for verdict in sorted(where.runs.glob(f"*/{spool_reader.VERDICT}")):
-        registry.save(spool_reader.read_record(verdict))
 
 
 def ui(port: int) -> None:

@@ -135,19 +135,23 @@ class Registry:
             UnknownName: there is none.
             UsageError: the beginning fits several; the message lists them.
         """
-        with self.store.reading() as connection:
-            starts = RUNS.c.run_id.startswith(prefix, autoescape=True)
-            newest = RUNS.c.created_at.desc(), RUNS.c.run_id.desc()
-            found = connection.scalars(select(RUNS.c.run_id).where(starts).order_by(*newest)).all()
-            if prefix in found:
-                return prefix
-            if not found or not prefix:
-                query = select(RUNS.c.run_id).order_by(*newest).limit(SHOWN_IDS)
-                raise UnknownName("run", prefix, connection.scalars(query).all())
+        found = self.beginning(prefix)
+        if prefix in found:
+            return prefix
+        if not found or not prefix:
+            raise UnknownName("run", prefix, self.beginning("")[:SHOWN_IDS])
         if len(found) > 1:
             shown = ", ".join(found[:SHOWN_IDS]) + (", ..." if len(found) > SHOWN_IDS else "")
             raise UsageError(f"run {prefix!r} fits {len(found)} runs", cure=f"give more: {shown}")
         return str(found[0])
+
+    def beginning(self, prefix: str) -> tuple[str, ...]:
+        """The ids of the runs that begin so, newest first."""
+        starts = RUNS.c.run_id.startswith(prefix, autoescape=True)
+        newest = RUNS.c.created_at.desc(), RUNS.c.run_id.desc()
+        query = select(RUNS.c.run_id).where(starts).order_by(*newest)
+        with self.store.reading() as connection:
+            return tuple(connection.scalars(query))
 
     def history(
         self,

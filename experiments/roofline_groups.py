@@ -64,9 +64,14 @@ HOST = re.compile(
     r"|empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_|resolve_conj|resolve_neg"
     r"|lift_fresh|item|_local_scalar_dense|is_nonzero|result_type|zeros|zeros_like|ones|ones_like|new_zeros"
     r"|broadcast_to|flatten|unflatten|numpy_T|view_as|view_as_real|set_|real|movedim|stack|tensor_split)$"
+    r"|^[A-Z][A-Za-z0-9]*$"
     r"|^autograd::|Backward\d*$|^torch::autograd|^profiler|^ProfilerStep|^## |^Torch-Compiled"
 )
-"""Operators that move no data: dispatch, views, allocation, the autograd engine."""
+"""Operators that move no data: dispatch, views, allocation, the autograd engine.
+
+A bare name in capitals is an autograd function written in Python (``FusedModulate``): what it calls
+counts under its own name, and what is left of its own time is Python.
+"""
 
 _KERNELS = tuple((group, re.compile(pattern, re.IGNORECASE)) for group, pattern in KERNELS)
 _OPERATORS = tuple((group, re.compile(pattern, re.IGNORECASE)) for group, pattern in OPERATORS)

@@ -1,27 +1,29 @@
 """``roofline``: the profile of a stored run or stack, recorded on request and found again.
 
-The profile of an A/B lies beside its journal, as ``profile.json`` in the run's folder: a decided
-record is never written again. A stack carries its profile in its record and bundle.
+The profile of an A/B lies in the run's folder (:mod:`experiments.profile_store`) and goes into its
+bundle; a stack carries its own in its record.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from pydantic import ValidationError
-
-from experiments import ab_run, family_run, pipeline, prepare, stack_run, stack_store
+from experiments import (
+    ab_run,
+    family_run,
+    naming,
+    pipeline,
+    prepare,
+    profile_store,
+    stack_run,
+    stack_store,
+)
 from experiments.arms import levers_of
-from experiments.files import write_atomically
-from experiments.home import Home, make_folder
+from experiments.home import Home
 from experiments.profiling_records import Profile
 from experiments.requests import Listener
 from experiments.roofline_task import Profiled, profiled
 from experiments.run_record import RunRecord
 from experiments.stack_records import StackRecord
-from levers.errors import BadParameter, StoreError, UnknownName, UsageError
-
-PROFILE = "profile.json"
+from levers.errors import BadParameter, UsageError
 
 
 def profile_of(run: str) -> tuple[str, Profile]:
@@ -38,7 +40,10 @@ def profile_of(run: str) -> tuple[str, Profile]:
             raise _unrecorded(stack.stack_id)
         return stack.stack_id, stack.profile
     record = pipeline.show(run)
-    return record.run_id, read(_path(where, record.run_id), record.run_id)
+    profile = profile_store.found(where, record.run_id)
+    if profile is None:
+        raise _unrecorded(record.run_id)
+    return record.run_id, profile
 
 
 def record(run: str, listener: Listener) -> tuple[str, Profile]:
@@ -57,23 +62,6 @@ def record(run: str, listener: Listener) -> tuple[str, Profile]:
     return found.run_id, _of_run(where, found, listener)
 
 
-def read(path: Path, run_id: str) -> Profile:
-    """The profile in a file.
-
-    Raises:
-        UsageError: there is none; says how to record one.
-        StoreError: it cannot be read.
-    """
-    if not path.is_file():
-        raise _unrecorded(run_id)
-    try:
-        return Profile.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise StoreError(f"cannot read {path}", cure=f"levergate roofline {run_id} --record") from (
-            error
-        )
-
-
 def _unrecorded(run_id: str) -> UsageError:
     return UsageError(
         f"{run_id} was not profiled", cure=f"record it with levergate roofline {run_id} --record"
@@ -81,14 +69,7 @@ def _unrecorded(run_id: str) -> UsageError:
 
 
 def _stack(where: Home, run: str) -> StackRecord | None:
-    try:
-        return stack_store.reread(where, run)
-    except UnknownName:
-        return None
-
-
-def _path(where: Home, run_id: str) -> Path:
-    return where.runs / run_id / PROFILE
+    return stack_store.reread(where, run) if naming.kind_of(where, run) == "stack" else None
 
 
 def _of_run(where: Home, found: RunRecord, listener: Listener) -> Profile:
@@ -101,8 +82,7 @@ def _of_run(where: Home, found: RunRecord, listener: Listener) -> Profile:
     listener.on_stage("profile", " + ".join(map(str, levers)) or "no lever")
     with family_run.measuring(device, frozen, where, limit_s, listener, "a profile") as (own, _):
         profile = _taken(profiled(found.spec, levers, "cand", own, samples))
-    make_folder(where.runs / found.run_id)
-    write_atomically(_path(where, found.run_id), profile.model_dump_json())
+    profile_store.keep(where, found.run_id, profile)
     return profile
 
 

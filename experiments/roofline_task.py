@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.profiling_records import Group, GroupTime, Profile
+from experiments.profiling_records import Group, Profile
 from experiments.records import Arm, Sample
 from experiments.runner_ports import Runs
 from experiments.spec import AbSpec, LeverSetting
@@ -19,6 +19,9 @@ from experiments.values import Scalar
 
 FLOP_FACTS: Mapping[str, Group] = {"matmul_flop": "gemm", "attention_flop": "attention"}
 """Facts of a sample that say the useful work of one step, and the group that does it."""
+
+BYTE_FACTS: Mapping[str, Group] = {"row_bytes": "row kernels", "optimiser_bytes": "optimiser"}
+"""The same of the least bytes that a step must move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +69,22 @@ def profiled(
     if result.failure is not None or result.profile is None:
         said = f"the process {result.failure or 'left none'} at {result.stage}: {result.message}"
         return Profiled(None, said)
-    work = work_of(samples[-1].telemetry if samples else {})
     found = result.profile
-    groups = tuple(_with_work(one, work if found.unit == "step" else {}) for one in found.groups)
+    facts = samples[-1].telemetry if samples and found.unit == "step" else {}
+    flop, moved = work_of(facts, FLOP_FACTS), work_of(facts, BYTE_FACTS)
+    groups = tuple(
+        one.model_copy(update={"flop": flop.get(one.group), "bytes": moved.get(one.group)})
+        for one in found.groups
+    )
     taken_at = datetime.now(UTC).isoformat()
     return Profiled(found.model_copy(update={"groups": groups, "taken_at": taken_at}))
 
 
-def work_of(facts: Mapping[str, Scalar]) -> dict[Group, float]:
-    """Useful FLOPs of one step by group, where the workload says them."""
+def work_of(facts: Mapping[str, Scalar], named: Mapping[str, Group]) -> dict[Group, float]:
+    """Useful work of one step by group, where the workload says it and there is any."""
     found: dict[Group, float] = {}
-    for name, group in FLOP_FACTS.items():
+    for name, group in named.items():
         value = facts.get(name)
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and value > 0:
             found[group] = float(value)
     return found
-
-
-def _with_work(one: GroupTime, work: Mapping[Group, float]) -> GroupTime:
-    return one.model_copy(update={"flop": work[one.group]}) if one.group in work else one

@@ -67,6 +67,10 @@ def _notes(profile: Profile) -> tuple[str, ...]:
         f"ceilings measured in this process: {gemm:.4g} TFLOP/s (matrix product), "
         f"{copy:.3g} TB/s (copy, read and written)",
     ]
+    if any(one.bytes is not None for one in profile.groups):
+        notes.append(
+            "TB/s: the least bytes that the work must move, so that what is moved twice shows"
+        )
     if profile.level == "kernels":
         notes.append("host gap: wall-clock in which no kernel and no copy ran on the device")
     else:

@@ -9,10 +9,10 @@ from experiments import pipeline, stack_reports, stack_run, stack_store, stack_t
 from experiments.files import write_atomically
 from experiments.home import Home
 from experiments.registry import Registry
-from experiments.requests import ImportRow, Listener
+from experiments.requests import ImportRow, Listener, SyncReport
 from experiments.stack_records import StackRecord
 from experiments.stack_requests import StackRequest
-from levers.errors import UsageError
+from levers.errors import StoreError, UsageError
 
 
 def stack(request: StackRequest, listener: Listener) -> StackRecord:
@@ -36,15 +36,39 @@ def stack(request: StackRequest, listener: Listener) -> StackRecord:
 def _reported(record: StackRecord, where: Home) -> str:
     """Write a stack's Markdown and page and mirror it; says what MLflow lacks, if anything."""
     folder = stack_store.find(where, record.stack_id)
+    uri = os.environ.get(pipeline.TRACKING_VARIABLE)
     text = stack_reports.markdown(record)
     files = stack_reports.files(record)
     write_atomically(folder / "stack.md", text)
     write_atomically(folder / "report.html", stack_reports.page(record))
-    uri = os.environ.get(pipeline.TRACKING_VARIABLE)
     problem = stack_tracking.mirror(record, files, text, where.root, uri)
     if not problem:
+        stack_store.note_mirrored(folder, record, uri or "")
         return ""
     return f"MLflow does not hold this stack ({problem}); its bundle is in {folder}"
+
+
+def sync() -> SyncReport:
+    """Write to MLflow every stack with a last word that it is not known to hold."""
+    where = pipeline.home()
+    uri = os.environ.get(pipeline.TRACKING_VARIABLE) or ""
+    mirrored: list[str] = []
+    waiting: list[str] = []
+    reason = ""
+    for stack_id in stack_store.ids(where):
+        try:
+            record = stack_store.reread(where, stack_id)
+        except StoreError as error:
+            waiting.append(stack_id)
+            reason = reason or error.message
+            continue
+        folder = stack_store.find(where, stack_id)
+        if record.status == "interrupted" or stack_store.is_mirrored(folder, record, uri):
+            continue
+        problem = _reported(record, where)
+        (waiting if problem else mirrored).append(stack_id)
+        reason = reason or problem
+    return SyncReport(tuple(mirrored), tuple(waiting), reason)
 
 
 def export(stack_id: str, path: Path) -> Path:

@@ -34,7 +34,7 @@ from experiments.workloads.base import Workload
 from levers import catalog
 from levers.base import OFF, Lever, claims
 from levers.errors import BadSetting, LeverConflict, UsageError
-from levers.policy import GatingPolicy, ParityClass
+from levers.policy import GatingPolicy, ParityClass, Tolerance
 from levers.source import source_digest
 
 NOTHING_TO_GATE = GatingPolicy(primaries=("*",), claims=ParityClass.BYTE_EXACT)
@@ -186,13 +186,28 @@ def policy_of(declared: Sequence[Lever], facts: RunFacts) -> GatingPolicy:
     claimed = demanded = ParityClass.BYTE_EXACT
     for policy in found:
         claimed, demanded = claimed.weaker(policy.claims), demanded.weaker(policy.demanded)
-    tolerances = [policy.tolerance for policy in found if policy.tolerance is not None]
+    tolerances = [policy.tolerance for policy in found]
     return dataclasses.replace(
         found[-1],
         claims=claimed,
         demands=demanded,
         strict_tokens=any(policy.strict_tokens for policy in found),
-        tolerance=max(tolerances, key=lambda one: one.relative_error, default=None),
+        tolerance=wider(tuple(one for one in tolerances if one is not None)),
+    )
+
+
+def wider(tolerances: Sequence[Tolerance]) -> Tolerance | None:
+    """What the levers together may show: of each error the largest that one of them declares.
+
+    None where none declares any.
+    """
+    if not tolerances:
+        return None
+    gradients = [one.gradient_error for one in tolerances if one.gradient_error is not None]
+    return Tolerance(
+        relative_error=max(one.relative_error for one in tolerances),
+        reason="; ".join(dict.fromkeys(one.reason for one in tolerances)),
+        gradient_error=max(gradients, default=None),
     )
 
 

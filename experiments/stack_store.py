@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # to look for an id, which every show does, builds no record
 FOLDER = "stacks"
 """Below the home: apart from the runs, since a stack is no verdict."""
 
-HEAD, RECORD = "stack.json", "record.json"
+HEAD, RECORD, MIRRORED = "stack.json", "record.json", "mirrored.json"
 FORMAT = "levergate-stack-bundle"
 SUFFIX = ".stack.levergate.json"
 BEGINNING = 200
@@ -96,6 +96,20 @@ def save(folder: Path, record: StackRecord) -> None:
     """Write the record and its bundle, each whole or not at all."""
     write_atomically(folder / RECORD, record.model_dump_json())
     write_atomically(folder / bundle_name(record), dump(record))
+
+
+def note_mirrored(folder: Path, record: StackRecord, uri: str) -> None:
+    """Write down that MLflow at ``uri`` (empty: the store in the home) holds the record."""
+    write_atomically(folder / MIRRORED, json.dumps({uri: record.content_digest()}))
+
+
+def is_mirrored(folder: Path, record: StackRecord, uri: str) -> bool:
+    """Whether MLflow at ``uri`` is known to hold this record as it is now."""
+    try:
+        noted = json.loads((folder / MIRRORED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(noted, dict) and noted.get(uri) == record.content_digest()
 
 
 def bundle_name(record: StackRecord) -> str:

@@ -32,10 +32,11 @@ def show(
     expect: Expect = None,
 ) -> int:
     """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would."""
-    from experiments import family_store, home, pipeline, stack_store
+    from experiments import family_store, home, naming, pipeline
 
     where = home.find(os.environ, Path.cwd())
-    if stack_store.known(where, run):
+    kind = naming.kind_of(where, run)
+    if kind == "stack":
         from experiments.commands.stack import show_stack
 
         if expect is not None or detailed_exitcode:
@@ -45,12 +46,9 @@ def show(
             )
         return show_stack(run, html=html, as_json=as_json, command="show")
     wanted = expected_outcome(expect) if expect is not None else None
-    try:
-        record = pipeline.show(run)
-    except UnknownName:
-        if (family := family_store.found(where, run)) is None:
-            raise
+    if kind == "selection" and (family := family_store.found(where, run)) is not None:
         return _show_family(family, as_json=as_json, verdict=bool(html or wanted))
+    record = pipeline.show(run)
     standing = pipeline.standing(record.run_id)
     if html is not None:
         _write(pipeline.report_html(record, standing), html)

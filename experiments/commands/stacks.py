@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import home, stack_store
+from experiments.requests import SyncReport
 from levers.errors import StoreError, UnknownName, UsageError
 
 
@@ -40,6 +41,20 @@ def runs_alone(*runs: str) -> Iterator[None]:
                     cure=f"levergate stack --show {run} prints it",
                 ) from None
         raise
+
+
+def with_stacks(report: SyncReport) -> SyncReport:
+    """What ``sync`` did with the runs, and with the stacks that MLflow lacks."""
+    if not stack_store.ids(_home()):
+        return report
+    from experiments import stack_pipeline
+
+    also = stack_pipeline.sync()
+    return SyncReport(
+        mirrored=(*report.mirrored, *also.mirrored),
+        waiting=(*report.waiting, *also.waiting),
+        reason=report.reason or also.reason,
+    )
 
 
 def known(run: str) -> bool:

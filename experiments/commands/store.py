@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,9 +25,9 @@ def export(
     as_json: AsJson = False,
 ) -> int:
     """Write a run or a stack with all its evidence to one file."""
-    from experiments.commands import stacks
+    from experiments import home, naming
 
-    if stacks.known(run):
+    if naming.kind_of(home.find(os.environ, Path.cwd()), run) == "stack":
         from experiments import stack_pipeline
 
         written = stack_pipeline.export(run, file)
@@ -119,17 +120,18 @@ def _changed(stored: Decision, again: Decision) -> list[str]:
 
 
 def sync(as_json: AsJson = False) -> int:
-    """Bring to MLflow every stored run that it lacks."""
+    """Bring to MLflow every stored run and stack that it lacks."""
     from experiments import pipeline
+    from experiments.commands import stacks
 
-    report = pipeline.sync()
+    report = stacks.with_stacks(pipeline.sync())
     if as_json:
         output.print_json("sync", **dataclasses.asdict(report))
     else:
         typer.echo(f"mirrored {len(report.mirrored)}, waiting {len(report.waiting)}")
     if report.waiting:
         raise StoreError(
-            f"{len(report.waiting)} runs still wait for MLflow: {report.reason}",
+            f"{len(report.waiting)} runs or stacks still wait for MLflow: {report.reason}",
             cure="nothing is lost; start or repair the store, then levergate sync",
         )
     return 0

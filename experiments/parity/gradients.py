@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from experiments.parity.bench import Arms, Bench
-from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio
+from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio, times
 from experiments.tasks import Gradient
 from experiments.values import Scalar, digest_of
 from levers.policy import GatingPolicy, ParityClass
@@ -87,7 +87,7 @@ class Pair:
         """Both arms' errors."""
         return (
             f"gradient error {self.candidate:.2g} against the reference's {self.reference:.2g} "
-            f"({self.norm_ratio:.3g}x; 99th-percentile row {self.row_ratio:.3g}x)"
+            f"({times(self.norm_ratio)}; 99th-percentile row {times(self.row_ratio)})"
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.parity.bench import BYTE_EXACT_REPEATS, Bench
+from experiments.parity.bounds import beside, times
 from experiments.parity.results import empty, not_run
 from experiments.parity_records import CheckResult
 from experiments.tasks import Task
@@ -163,8 +164,8 @@ def _describe(result: CaseResult) -> str:
     if result.parity is ParityClass.BYTE_EXACT:
         return "bit for bit equal"
     return (
-        f"error {result.norm_ratio:.3g}x the reference's (99th-percentile row "
-        f"{result.row_ratio:.3g}x), relative {result.candidate_error:.2g}"
+        f"error {beside(result.norm_ratio)} (99th-percentile row {times(result.row_ratio)}), "
+        f"relative {result.candidate_error:.2g}"
     )
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from experiments.parity.bounds import lossless, ratio
+from experiments.parity.bounds import beside, lossless, ratio, times
 from experiments.parity.compare import Errors
 from levers.policy import ParityClass
 
@@ -98,8 +98,8 @@ def _judge_output(
     norm_ratio = ratio(error.norm, max(one.norm for one in references))
     row_ratio = ratio(error.row_p99, max(one.row_p99 for one in references))
     where = (
-        f"output {index}: error {norm_ratio:.3g}x the reference's "
-        f"(99th-percentile row {row_ratio:.3g}x, worst row {error.worst_row}), "
+        f"output {index}: error {beside(norm_ratio)} "
+        f"(99th-percentile row {times(row_ratio)}, worst row {error.worst_row}), "
         f"relative error {error.relative:.3g}"
     )
     parity = _class_of(error, norm_ratio, row_ratio, dtype, bar)

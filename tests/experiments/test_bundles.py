@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from support import records_factory as factory
 
-from experiments import bundles
+from experiments import bundles, profile_store
+from experiments.home import Home
 from experiments.registry import Registry
 from levers.errors import StoreError, UsageError
 
@@ -32,6 +33,24 @@ def test_a_bundle_is_taken_in_twice_without_harm(tmp_path: Path) -> None:
         assert bundles.import_bundle(registry, path)[1] == "unchanged"
         assert registry.count() == 1
         assert registry.default_states()[0].state == "on"
+
+
+def test_a_profile_travels_with_its_run_and_an_edited_one_is_found(tmp_path: Path) -> None:
+    record, here = factory.default_on(), Home(tmp_path / "a", tmp_path / "locks").make()
+    there = Home(tmp_path / "b", tmp_path / "locks").make()
+    assert profile_store.found(here, record.run_id) is None
+    profile_store.keep(here, record.run_id, factory.profile())
+    path = bundles.export(record, tmp_path, profile_store.found(here, record.run_id))
+    with Registry.open(there.registry) as registry:
+        assert bundles.take_in(registry, there, path)[1] == "stored"
+        assert profile_store.found(there, record.run_id) == factory.profile()
+        plain = bundles.export(record, tmp_path / "plain.json")
+        assert bundles.take_in(registry, there, plain)[1] == "unchanged"
+    bundle = json.loads(path.read_text())
+    bundle["profile"]["step_ms"] /= 2
+    path.write_text(json.dumps(bundle))
+    with pytest.raises(StoreError, match="its profile was edited"):
+        bundles.read_profile(path)
 
 
 def test_an_edited_figure_is_found(tmp_path: Path) -> None:

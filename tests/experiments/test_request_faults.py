@@ -182,7 +182,7 @@ def test_a_selection_has_no_page_and_no_verdict_to_expect(home, capsys) -> None:
     code, text = said(capsys, "show", "20270101")
     assert "no run '20270101'" in text
     keep(home, "20260101T000000-abd")
-    assert "fits 2 selections" in said(capsys, "show", "20260101")[1]
+    assert "fits 2 stored results" in said(capsys, "show", "20260101")[1]
 
 
 def test_a_half_made_store_is_removed_where_making_it_fails(tmp_path, monkeypatch) -> None:

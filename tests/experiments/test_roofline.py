@@ -16,7 +16,7 @@ from experiments.profiling_records import GROUPS, Group, Profile
 from experiments.records import Decision, Outcome
 from experiments.registry import Registry
 from experiments.roofline_groups import of_kernel, of_operator, union_ms
-from experiments.roofline_task import profiled, work_of
+from experiments.roofline_task import BYTE_FACTS, FLOP_FACTS, profiled, work_of
 from experiments.roofline_view import groups, kernels
 from experiments.run_record import RunRecord
 from experiments.tasks import Task, TaskResult
@@ -70,6 +70,9 @@ def test_a_kernel_is_classed_by_its_name(name: str, group: Group) -> None:
         ("aten::as_strided", "host gap"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "host gap"),
         ("AddmmBackward0", "host gap"),
+        ("FusedModulate", "host gap"),
+        ("FusedModulateBackward", "host gap"),
+        ("Optimizer.step#AdamW.step", "optimiser"),
         ("my_library::an_operator", "other"),
     ],
 )
@@ -146,6 +149,19 @@ def test_a_group_with_known_work_is_held_against_the_ceiling() -> None:
     assert [row[0] for row in table.rows] == list(GROUPS)
 
 
+def test_a_group_that_the_memory_bounds_is_held_against_the_copy() -> None:
+    profile = summed(profiling.read_kernels([event("_modulate_forward", 0, 10_000)]), 10.0)
+    with_bytes = [
+        one.model_copy(update={"bytes": 21.5e9}) if one.group == "row kernels" else one
+        for one in profile.groups
+    ]
+    table = groups(profile.model_copy(update={"groups": tuple(with_bytes)}))
+    (row,) = [row for row in table.rows if row[0] == "row kernels"]
+    assert row[-2:] == ("2.15 TB/s", "50.0 %")
+    assert any("least bytes" in note for note in table.notes)
+    assert not any("least bytes" in note for note in groups(profile).notes)
+
+
 def test_kernels_beyond_the_longest_are_counted_and_not_lost() -> None:
     many = [event(f"kernel_{i}", 10 * i, 10 * i + 9 - i % 9) for i in range(60)]
     profile = summed(profiling.read_kernels(many), 1.0)
@@ -186,10 +202,9 @@ def test_a_session_with_a_step_is_profiled_by_its_step(monkeypatch: pytest.Monke
 
 
 def test_the_work_of_a_step_comes_from_a_timed_sample() -> None:
-    assert work_of({"matmul_flop": 2e12, "attention_flop": 1e12, "attn": "sdpa"}) == {
-        "gemm": 2e12,
-        "attention": 1e12,
-    }
+    said = {"matmul_flop": 2e12, "attention_flop": 1e12, "row_bytes": 3e9, "optimiser_bytes": 0.0}
+    assert work_of(said, FLOP_FACTS) == {"gemm": 2e12, "attention": 1e12}
+    assert work_of(said, BYTE_FACTS) == {"row kernels": 3e9}
     times = profiling.read_kernels([event("nvjet", 0, 1000)])
     answer = TaskResult(profile=summed(times, 2.0))
 
@@ -199,10 +214,13 @@ def test_the_work_of_a_step_comes_from_a_timed_sample() -> None:
         def run(self, task: Task, timeout_s: float | None = None) -> Execution:
             return Execution(answer, 1.0, "2026-01-01")
 
-    sample = evidence_factory.sample(0, "cand", {RATE: 1.0}, telemetry={"matmul_flop": 7e9})
+    facts = {"matmul_flop": 7e9, "row_bytes": 5e9}
+    sample = evidence_factory.sample(0, "cand", {RATE: 1.0}, telemetry=facts)
     found = profiled(runs.spec(), (), "cand", One(), [sample])  # type: ignore[arg-type]
     assert found.profile is not None
-    assert found.profile.groups[0].flop == 7e9
+    by_group = {one.group: one for one in found.profile.groups}
+    assert (by_group["gemm"].flop, by_group["gemm"].bytes) == (7e9, None)
+    assert by_group["row kernels"].bytes == 5e9
     assert found.profile.taken_at
 
 

@@ -13,6 +13,8 @@ from experiments.stack_plan import (
     overlaps,
     waterfall,
 )
+from experiments.stack_prepare import wider
+from levers.policy import Tolerance
 from tests.support.fake_arms import FakeLever
 
 A, B, C = (LeverSetting(lever=name, setting="on") for name in "abc")
@@ -75,3 +77,12 @@ def test_a_lost_block_is_measured_again_in_its_own_order() -> None:
 def test_no_more_blocks_are_replaced_than_may_be_lost() -> None:
     assert most_lost(8) == 2
     assert Schedule(1, 8, 3).left(range(3, 8), [0, 1, 2]) == [(8, 0), (9, 1)]
+
+
+def test_levers_together_may_show_the_larger_of_each_error_that_they_declare() -> None:
+    forward, backward = Tolerance(0.05, "fp8 products"), Tolerance(0.01, "fp8 grads", 0.03)
+    both = wider((forward, backward))
+    assert both == Tolerance(0.05, "fp8 products; fp8 grads", 0.03)
+    assert wider((backward, forward)) == Tolerance(0.05, "fp8 grads; fp8 products", 0.03)
+    assert wider((forward,)) == forward
+    assert wider(()) is None

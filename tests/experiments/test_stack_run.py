@@ -235,3 +235,28 @@ def test_an_interrupted_stack_is_not_exported(
     record = stored(home, status="running", evidence=())
     assert cli.main(["export", record.stack_id, str(tmp_path)]) == 2
     assert "is no evidence yet" in capsys.readouterr().err
+
+
+def test_sync_mirrors_the_stacks_that_mlflow_lacks_and_none_twice(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = stored(home, status="refused", faults=(("parity-failed", "a=on: why"),))
+    stored(home, status="running", evidence=(), stack_id="20260101T000000-eeeeee")
+    said = ["the store is down", ""]
+    monkeypatch.setattr(stack_tracking, "mirror", lambda *_: said.pop(0))
+    assert cli.main(["sync"]) == 1
+    assert "1 runs or stacks still wait for MLflow: MLflow does not hold" in capsys.readouterr().err
+    assert cli.main(["sync", "--json"]) == 0
+    assert told(capsys)["mirrored"] == [record.stack_id]
+    assert cli.main(["sync", "--json"]) == 0
+    assert told(capsys)["mirrored"] == []
+    assert said == []
+
+
+def test_sync_names_a_stack_that_cannot_be_read(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = make_folder(home / stack_store.FOLDER / "20260101T000000-dddddd")
+    (damaged / stack_store.HEAD).write_text("{}")
+    assert cli.main(["sync"]) == 1
+    assert "is no stack of this version" in capsys.readouterr().err

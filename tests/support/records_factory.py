@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from experiments.parity_records import CheckResult, ParityReport
+from experiments.profiling_records import GroupTime, Profile
 from experiments.records import (
     ArmFailure,
     AxisState,
@@ -386,3 +387,21 @@ ALL = {
     "not_engaged": not_engaged,
     "interrupted": interrupted,
 }
+
+
+def profile() -> Profile:
+    """A profile of a step on a GPU, in two groups."""
+    return Profile(
+        device_kind="NVIDIA H200",
+        levers=("fa2_nsplits_cap=auto",),
+        steps=3,
+        step_ms=10.0,
+        plain_step_ms=10.0,
+        profiled_step_ms=11.0,
+        level="kernels",
+        unit="step",
+        groups=(
+            GroupTime(group="gemm", ms=7.0, launches=4.0, flop=2e12),
+            GroupTime(group="host gap", ms=3.0),
+        ),
+    )

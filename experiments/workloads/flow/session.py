@@ -31,6 +31,7 @@ from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
 from experiments.workloads.flow.precision import PRECISIONS
 from experiments.workloads.flow.sites import Sites
 from experiments.workloads.flow.step import Step, adamw, build_model
+from experiments.workloads.flow.traffic import optimiser_bytes, row_bytes
 from experiments.workloads.team import ALONE, Team
 from levers.base import Site
 from levers.errors import UnknownName
@@ -132,6 +133,8 @@ class TrainingSession:
             "lengths": " ".join(map(str, self.config.lengths)),
             "matmul_flop": flop.matmul_flop,
             "attention_flop": flop.attention_flop,
+            "row_bytes": row_bytes(self.config),
+            "optimiser_bytes": optimiser_bytes(self.config),
             "attn": self.config.attn,
             "matmul": self.config.matmul,
             "threads": torch.get_num_threads(),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.parity import op
+from experiments.parity.bounds import beside, times
 from experiments.parity.op_case import CaseResult, check_case
 from experiments.parity.op_judge import Bar
 from experiments.spec import LeverSetting
@@ -413,3 +414,10 @@ def test_fifteen_percent_more_error_than_the_references_is_resolved_and_fails() 
         for s in range(8)
     ]
     assert sum(one.status == "failed" for one in found) >= 7
+
+
+def test_an_error_beside_an_exact_reference_is_said_in_words() -> None:
+    assert beside(1.234) == "1.23x the reference's"
+    assert f"error {beside(math.inf)}" == "error where the reference's is 0"
+    assert times(0.5) == "0.5x"
+    assert "inf" not in times(math.inf)
