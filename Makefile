@@ -5,7 +5,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup ab test lint types imports unit selftest clean
+# The tests run in two halves beside each other, and the other checks beside them: each is one
+# thread, and two cores are the least that a machine has.
+HALF := tests/benchmarks tests/levers tests/experiments/ranks
+
+.PHONY: setup ab test lint types imports unit unit-one unit-other selftest clean
 
 setup: $(VENV)/.ready
 
@@ -19,7 +23,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 ab: setup
 	$(BIN)/python cli.py ab fa2_nsplits_cap --ref off --cand auto
 
-test: lint types imports unit
+test: setup
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=line unit-one unit-other types lint imports
 
 lint: setup
 	$(BIN)/ruff check .
@@ -32,8 +37,13 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
-unit: setup
-	$(BIN)/python -m pytest
+unit: unit-one unit-other
+
+unit-one: setup
+	$(BIN)/python -m pytest $(HALF)
+
+unit-other: setup
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(HALF))
 
 selftest: setup
 	$(BIN)/python cli.py selftest
