@@ -1,4 +1,4 @@
-"""The attention of one decode step: our split-KV over pages, and the oracle's ``sdpa``.
+"""The attention of one decode step: our split-KV over either cache, and the oracle's ``sdpa``.
 
 Both write the new token's keys and values and attend to the whole sequence. The split rule and the
 kernel are sites that a lever may change; the launcher reports what it really launched.
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from experiments.workloads.decode.caches import ContiguousCache, PagedCache
 from experiments.workloads.decode.config import ModelConfig
-from experiments.workloads.decode.names import SPLIT_RULE
+from experiments.workloads.decode.names import SPLIT_RULE, SPLIT_RULE_CONTIGUOUS
 from experiments.workloads.decode.sites import DecodeSites
 from levers.kernels.split_heuristic import DecodeShape
 from levers.kernels.split_kv import Workspace, plan_splits
@@ -38,29 +38,33 @@ class StepAttention(Protocol):
         """Store the new token and attend, ``o_BHD``."""
 
 
-class PagedSplitAttention:
-    """Split-KV over pages. The split count is planned once a batch, from the capacity."""
+class SplitAttention:
+    """Split-KV over pages or contiguous rows, each launch site with a split rule of its own.
+
+    The split count is planned once a batch, from the capacity.
+    """
 
     def __init__(
         self,
         config: ModelConfig,
-        cache: PagedCache,
+        cache: PagedCache | ContiguousCache,
         sites: DecodeSites,
         kv_block: int,
         capacity_tokens: int,
         sm_count: int,
     ) -> None:
         self.cache, self._sites = cache, sites
-        self._rule = sites.by_name[SPLIT_RULE]
+        paged = isinstance(cache, PagedCache)
+        self._rule = sites.by_name[SPLIT_RULE if paged else SPLIT_RULE_CONTIGUOUS]
         self._config, self._kv_block = config, kv_block
         self._capacity, self._sm_count = capacity_tokens, sm_count
-        slots, device = cache.table_BM.shape[0], cache.table_BM.device
+        slots, device, dtype = cache.slots, cache.device, cache.dtype
         splits = max(1, -(-capacity_tokens // kv_block))
         self._workspace = Workspace(
             min(128, splits), slots, config.num_q_heads, config.head_dim, device
         )
         self._out_BHD = torch.zeros(
-            slots, config.num_q_heads, config.head_dim, device=device, dtype=cache.k_LPKSD[0].dtype
+            slots, config.num_q_heads, config.head_dim, device=device, dtype=dtype
         )
 
     def plan(self, count: int) -> None:
@@ -71,6 +75,7 @@ class PagedSplitAttention:
             kv_tokens=self._capacity,
             kv_block=self._kv_block,
             sm_count=self._sm_count,
+            query_heads=self._config.num_q_heads,
         )
         self._count = count
         self._plan = plan_splits(self._capacity, self._kv_block, self._rule.launch(shape))

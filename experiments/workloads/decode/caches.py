@@ -1,4 +1,4 @@
-"""The two KV caches: pages with a block table for the engine, contiguous rows for the oracle.
+"""The two KV caches: pages with a block table, and contiguous rows (also the oracle's).
 
 Shape suffixes: L layers, B slots of the batch, P pages, M pages of a slot, S slots of a page, K KV
 heads, D head dimension, T tokens, N new tokens.
@@ -29,6 +29,7 @@ class PagedCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
+        self.slots, self.device, self.dtype = slots, device, dtype
         self.page_size = page_size
         self.pages_per_slot = -(-capacity_tokens // page_size)
         pages = slots * self.pages_per_slot
@@ -83,6 +84,7 @@ class ContiguousCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
+        self.slots, self.device, self.dtype = slots, device, dtype
         shape = (slots, config.num_kv_heads, capacity_tokens, config.head_dim)
         self.k_LBKTD = [
             torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
@@ -93,6 +95,7 @@ class ContiguousCache:
         self._capacity = capacity_tokens
         self._heads = torch.arange(config.num_kv_heads, device=device)
         self._head_dim = config.head_dim
+        self._table_B1 = torch.arange(slots, dtype=torch.int32, device=device)[:, None]
 
     def admit(self, slot: int) -> None:
         """Nothing to hand out: each slot owns its rows."""
@@ -107,3 +110,8 @@ class ContiguousCache:
         width = self._head_dim
         self.k_LBKTD[layer].view(-1, width).index_copy_(0, rows, k_NKD.reshape(-1, width))
         self.v_LBKTD[layer].view(-1, width).index_copy_(0, rows, v_NKD.reshape(-1, width))
+
+    def layer(self, layer: int, count: int, lengths_B: Tensor) -> PagedKV:
+        """The first ``count`` slots of one layer: each a single page that holds all of its rows."""
+        k_BKTD, v_BKTD = self.k_LBKTD[layer], self.v_LBKTD[layer]
+        return PagedKV(k_BKTD, v_BKTD, self._table_B1[:count], lengths_B)

@@ -12,6 +12,22 @@ from levers.errors import BadParameter
 
 ARCHITECTURES = {"qwen3": True, "llama": False}
 """Model type to whether queries and keys are normalised per head."""
+LLAMA3 = "llama3"
+"""The one kind of rotary scaling that is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Rotary frequencies stretched for long contexts, as Llama 3.1 does (type ``llama3``).
+
+    Wavelengths above ``original_positions / low_freq_factor`` are stretched by ``factor``, those
+    below ``original_positions / high_freq_factor`` are kept, and those between are blended.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +37,7 @@ class ModelConfig:
     Attributes:
         qk_norm: RMS norm over each query and key head (Qwen3), absent in Llama.
         eos_token_ids: tokens at which a stream stops; empty where the model names none.
+        rope_scaling: how rotary frequencies are stretched; None leaves them.
     """
 
     model_type: str
@@ -37,6 +54,7 @@ class ModelConfig:
     qk_norm: bool = True
     max_positions: int = 4096
     eos_token_ids: tuple[int, ...] = ()
+    rope_scaling: RopeScaling | None = None
 
     @property
     def group(self) -> int:
@@ -67,7 +85,8 @@ class ModelConfig:
     def to_json(self) -> dict[str, Any]:
         """The ``config.json`` of this model, as transformers reads it."""
         names = {"qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
-        return {
+        scaling = {} if self.rope_scaling is None else {"rope_scaling": _stored(self.rope_scaling)}
+        return scaling | {
             "architectures": [names[self.model_type]],
             "model_type": self.model_type,
             "vocab_size": self.vocab_size,
@@ -153,12 +172,13 @@ def config_from(data: Mapping[str, Any], where: str) -> ModelConfig:
         num_q_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rope_theta=_rope_theta(data, where),
+        rope_theta=float(_rope(data).get("rope_theta", data.get("rope_theta", 10000.0))),
         rms_norm_eps=float(data.get("rms_norm_eps", 1e-6)),
         tied_embeddings=bool(data.get("tie_word_embeddings", False)),
         qk_norm=ARCHITECTURES[kind],
         max_positions=int(data.get("max_position_embeddings", 4096)),
         eos_token_ids=_eos(data),
+        rope_scaling=_rope_scaling(data, where),
     )
 
 
@@ -186,16 +206,50 @@ def _refuse_features(data: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _rope_theta(data: Mapping[str, Any], where: str) -> float:
-    """The rotary base, from ``rope_theta`` or from ``rope_parameters`` (transformers 5)."""
-    rope = {**(data.get("rope_scaling") or {}), **(data.get("rope_parameters") or {})}
+def _rope(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary entries: ``rope_scaling``, and ``rope_parameters`` of transformers 5."""
+    return {**(data.get("rope_scaling") or {}), **(data.get("rope_parameters") or {})}
+
+
+def _rope_scaling(data: Mapping[str, Any], where: str) -> RopeScaling | None:
+    rope = _rope(data)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
+    if kind == "default":
+        return None
+    if kind != LLAMA3:
         raise BadParameter(
             f"{where}: rotary scaling {kind!r} is not computed by this decoder",
-            cure="use a checkpoint with plain rotary positions",
+            cure=f"use a checkpoint with plain rotary positions or scaling of type {LLAMA3}",
         )
-    return float(rope.get("rope_theta", data.get("rope_theta", 10000.0)))
+    try:
+        found = RopeScaling(
+            factor=float(rope["factor"]),
+            low_freq_factor=float(rope["low_freq_factor"]),
+            high_freq_factor=float(rope["high_freq_factor"]),
+            original_positions=int(rope["original_max_position_embeddings"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadParameter(
+            f"{where}: rotary scaling {kind} lacks or garbles {error}",
+            cure="copy config.json of the same checkpoint again",
+        ) from error
+    if not (found.factor >= 1.0 and 0.0 < found.low_freq_factor < found.high_freq_factor):
+        raise BadParameter(
+            f"{where}: rotary scaling {kind} has factor {found.factor:g} and frequency factors "
+            f"{found.low_freq_factor:g}, {found.high_freq_factor:g}",
+            cure="factor must be at least 1, the low frequency factor below the high one",
+        )
+    return found
+
+
+def _stored(scaling: RopeScaling) -> dict[str, Any]:
+    return {
+        "rope_type": LLAMA3,
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_positions,
+    }
 
 
 def _eos(data: Mapping[str, Any]) -> tuple[int, ...]:

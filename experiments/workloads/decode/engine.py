@@ -27,11 +27,12 @@ class DecodeEngine:
         slots: int,
         capacity_tokens: int,
     ) -> None:
-        self.config, self.sites, self.device = decoder.config, decoder.sites, decoder.device
+        self.config, self.sites = decoder.config, decoder.sites
+        self.device, self.dtype = decoder.device, decoder.dtype
         self.attention = attention
         self.slots, self.capacity_tokens = slots, capacity_tokens
         self._lazy = decoder
-        config, device, dtype = decoder.config, decoder.device, decoder.dtype
+        config, device, dtype = self.config, self.device, self.dtype
         self._rope = rope_tables(config, capacity_tokens + 1, device, dtype)
         self.tokens_B = torch.zeros(slots, dtype=torch.int64, device=device)
         self.positions_B = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -65,6 +66,10 @@ class DecodeEngine:
     @torch.inference_mode()
     def prefill_logits(self, slot: int, prompt: Sequence[int]) -> Tensor:
         """Fill a slot's cache and return the last position's logits ``[V]``."""
+        return self.logits_of(self.prefill_states(slot, prompt)[-1:])[0]
+
+    def prefill_states(self, slot: int, prompt: Sequence[int]) -> Tensor:
+        """Fill a slot's cache and return the hidden states of all positions, ``[T, C]``."""
         decoder = self._decoder()
         tokens_T = torch.tensor(prompt, dtype=torch.int64, device=self.device)
         positions_T = torch.arange(len(prompt), device=self.device)
@@ -74,8 +79,11 @@ class DecodeEngine:
             self.attention.cache.write(layer, rows, k_TKD, v_TKD)
             return causal_attention(q_THD, k_TKD, v_TKD, batch=1)
 
-        x_TC = decoder.hidden_states(tokens_T, self._rope.at(positions_T), attend)
-        return decoder.logits(x_TC[-1:])[0]
+        return decoder.hidden_states(tokens_T, self._rope.at(positions_T), attend)
+
+    def logits_of(self, x_NC: Tensor) -> Tensor:
+        """Logits of hidden states, ``[N, V]``."""
+        return self._decoder().logits(x_NC)
 
     def plan(self, count: int) -> None:
         """Prepare steps of the first ``count`` slots."""

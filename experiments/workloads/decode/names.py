@@ -30,6 +30,15 @@ SITES = (
 """Every site of the decoder; of the two split rules only that of the cache in use is asked."""
 
 
+QUALITY = "quality/nll"
+"""Mean loss of held-out text, teacher-forced, in nat a token."""
+
+
+def floor_fact(count: int) -> str:
+    """The fact that states a decode step as a multiple of its bandwidth floor."""
+    return f"decode/floor_ratio/c{count}"
+
+
 def rate_axis(count: int) -> str:
     """The throughput axis of a concurrency."""
     return f"decode/tok_s/c{count}"

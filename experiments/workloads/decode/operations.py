@@ -6,6 +6,7 @@ T positions.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,11 +33,27 @@ def rope_tables(
     config: ModelConfig, positions: int, device: torch.device, dtype: torch.dtype
 ) -> RopeTables:
     """Rotary tables of positions ``0 .. positions - 1`` (Su et al. 2021), computed in fp32."""
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    inverse = 1.0 / (config.rope_theta**half)
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), rope_frequencies(config))
     full = torch.cat((angles, angles), dim=-1)
     return RopeTables(full.cos().to(device, dtype), full.sin().to(device, dtype))
+
+
+def rope_frequencies(config: ModelConfig) -> Tensor:
+    """Angles of one position, ``[D / 2]``, stretched where the configuration says so.
+
+    The stretch is that of Llama 3.1 (``_compute_llama3_parameters`` in transformers): a pair turns
+    ``turns`` times in the original context; the share of its frequency that is kept grows from 0 to
+    1 between the two frequency factors.
+    """
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    inverse = 1.0 / (config.rope_theta**half)
+    scaling = config.rope_scaling
+    if scaling is None:
+        return inverse
+    turns = scaling.original_positions * inverse / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return kept * inverse + (1.0 - kept) * inverse / scaling.factor
 
 
 def rotate(x_NHD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:

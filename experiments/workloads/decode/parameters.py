@@ -25,7 +25,13 @@ RANGES = {
     "threads": (1, 256),
 }
 """Integer parameters and their ranges; a p95 of TTFT needs 20 requests."""
-CHOICES = {"attn": ("torch", "triton"), "graph": ("on", "off")}
+CHOICES = {
+    "attn": ("torch", "triton"),
+    "graph": ("on", "off"),
+    "kv": ("paged", "contiguous"),
+    "quality": ("off", "on"),
+}
+"""``quality`` adds the held-out loss of a trained model as an axis; it costs a few prefills."""
 
 CPU_SM_COUNT = 48
 """SMs that the split rule is told of on a CPU: those of the device of the published report."""
@@ -55,6 +61,8 @@ def defaults(device: DeviceFacts, config: ModelConfig) -> Mapping[str, Scalar]:
             "threads": 1,
             "attn": "torch",
             "graph": "off",
+            "kv": "paged",
+            "quality": "off",
         }
     return {
         "device_type": "cuda",
@@ -71,6 +79,8 @@ def defaults(device: DeviceFacts, config: ModelConfig) -> Mapping[str, Scalar]:
         "threads": 4,
         "attn": "triton",
         "graph": "on",
+        "kv": "paged",
+        "quality": "off",
     }
 
 

@@ -48,6 +48,11 @@ class PromptSet:
         lengths = (max(1, self._longest - RAGGED_STEP * i) for i in range(count))
         return tuple(self.window(i, n) for i, n in zip(drawn, lengths, strict=True))
 
+    def apart(self, count: int, length: int) -> tuple[tuple[int, ...], ...]:
+        """At most ``count`` stretches of ``length`` tokens that do not overlap, from the first."""
+        starts = range(0, len(self._ids) - length + 1, length)
+        return tuple(tuple(self._ids[start : start + length]) for start in starts[:count])
+
     def fixed(self, count: int) -> tuple[tuple[int, ...], ...]:
         """The first ``count`` prompts of the parity pass, of different lengths."""
         lengths = (max(1, int(self._longest * SHARES[i % len(SHARES)])) for i in range(count))
@@ -55,14 +60,20 @@ class PromptSet:
 
 
 def prompt_set(model: str, config: ModelConfig, longest: int) -> PromptSet:
-    """The prompts of a model: held-out text in its own tokens, or drawn ids for random weights."""
+    """The prompts of a model: held-out text in its own tokens, or drawn ids for random weights.
+
+    A folder may bring its own held-out text as ``prompts.txt``; otherwise it is the shipped one.
+    """
     if is_random(model):
         draw = random.Random(0)
         return PromptSet(
             [draw.randrange(config.vocab_size) for _ in range(longest + 8 * PROMPT_COUNT)], longest
         )
-    tokenizer = Tokenizer.from_file(str(model_folder(model) / "tokenizer.json"))
-    ids = tokenizer.encode(PROMPTS_FILE.read_text(encoding="utf-8"), add_special_tokens=False).ids
+    folder = model_folder(model)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    own = folder / PROMPTS_FILE.name
+    text = (own if own.is_file() else PROMPTS_FILE).read_text(encoding="utf-8")
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
     beyond = [i for i in ids if i >= config.vocab_size]
     if beyond:
         raise BadParameter(

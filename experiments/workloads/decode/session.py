@@ -8,22 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.metrics import percentile
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced
-from experiments.workloads.decode import generation, measuring
-from experiments.workloads.decode.attention import PagedSplitAttention, SdpaAttention, StepAttention
-from experiments.workloads.decode.caches import ContiguousCache, PagedCache
-from experiments.workloads.decode.engine import DecodeEngine
-from experiments.workloads.decode.folder import is_random, model_config, model_folder
+from experiments.workloads.decode import floor, generation, measuring
+from experiments.workloads.decode.building import build_engine
+from experiments.workloads.decode.folder import model_config
+from experiments.workloads.decode.names import QUALITY, floor_fact
 from experiments.workloads.decode.parameters import parsed_concurrency
 from experiments.workloads.decode.prompts import digest, prompt_set
-from experiments.workloads.decode.sites import UNWATCHED, DecodeSites
-from experiments.workloads.decode.sources import FolderSource, RandomSource, Source
-from experiments.workloads.decode.weights import LazyDecoder
+from experiments.workloads.decode.quality import CPU_TOKENS, CUDA_TOKENS, held_out_nll
+from experiments.workloads.decode.sites import UNWATCHED
 from levers.base import Site
 from levers.errors import BadParameter
-from levers.kernels.split_kv import Backend
 
 PREFILLS_A_TURN = 3
 """Timed prefills between two turns: the tail of so short a request needs fine turns."""
@@ -54,48 +52,14 @@ class DecodeSession:
         self._prompts = prompt_set(model, self._config, prompt_tokens)
         self._measured = self._prompts.measured(max(self._counts), seed)
         self.pace: Callable[[], None] = unpaced
-        slots = DecodeSites(self._backend(), graph=parameters["graph"] == "on")
-        self.sites: Mapping[str, Site] = slots.by_name
-        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-        decoder = LazyDecoder(
-            self._config, self._source(model, seed, dtype), slots, self._device, dtype
+        self._quality: dict[str, float] = {}
+        self._engine = build_engine(
+            parameters, self._config, self._device, seed, self._oracle, max(self._counts)
         )
-        capacity = prompt_tokens + self._output_tokens
-        attention = self._attention(implementation, slots, capacity, dtype)
-        self._engine = DecodeEngine(decoder, attention, max(self._counts), capacity)
+        self.sites: Mapping[str, Site] = self._engine.sites.by_name
 
-    def _backend(self) -> Backend:
-        return "triton" if self._parameters["attn"] == "triton" else "torch"
-
-    def _source(self, model: str, seed: int, dtype: torch.dtype) -> Source:
-        """Where the weights come from; a folder's headers are checked now."""
-        if is_random(model):
-            return RandomSource(self._config, seed, self._device, dtype)
-        return FolderSource(self._config, model_folder(model), self._device, dtype)
-
-    def _attention(
-        self, implementation: str, sites: DecodeSites, capacity: int, dtype: torch.dtype
-    ) -> StepAttention:
-        slots = max(self._counts)
-        if implementation == "oracle:sdpa":
-            rows = -(-capacity // 8) * 8
-            return SdpaAttention(
-                self._config, ContiguousCache(self._config, slots, rows, self._device, dtype)
-            )
-        if implementation != "engine":
-            raise BadParameter(f"decode has no implementation {implementation!r}", cure="use sdpa")
-        page = int(self._parameters["page_size"] or 0)
-        cache = PagedCache(self._config, slots, capacity, page, self._device, dtype)
-        for slot in range(slots):
-            cache.admit(slot)
-        return PagedSplitAttention(
-            self._config,
-            cache,
-            sites,
-            int(self._parameters["kv_block"] or 0),
-            capacity,
-            int(self._parameters["sm_count"] or 0),
-        )
+    def _number(self, name: str) -> int:
+        return int(self._parameters[name] or 0)
 
     def _step(self, count: int, captured: bool | None = None) -> Callable[[], Tensor]:
         """The decode step of ``count`` slots, run as its site says or as it is asked for."""
@@ -110,7 +74,12 @@ class DecodeSession:
         self._engine.forget_graphs()
 
     def warm_up(self) -> None:
-        """Prefill every prompt and decode at each concurrency: compile, capture, touch memory."""
+        """Prefill every prompt and decode at each concurrency: compile, capture, touch memory.
+
+        What does not change from one sample to the next is measured here: the loss of held-out
+        text, and the rate of a copy.
+        """
+        self._untimed()
         self._starts = []
         for slot, prompt in enumerate(self._measured):
             self._starts.append((self._engine.prefill(slot, prompt), len(prompt)))
@@ -120,6 +89,15 @@ class DecodeSession:
             self._engine.prefill(slot, prompt)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _untimed(self) -> None:
+        if self._parameters["quality"] == "on":
+            length = self._number("prompt_tokens")
+            about = CPU_TOKENS if self._device.type == "cpu" else CUDA_TOKENS
+            texts = self._prompts.apart(max(1, about // length), length)
+            self._quality = {QUALITY: held_out_nll(self._engine, texts)}
+        self._weight_bytes = floor.read_bytes(self._engine.weights)
+        self._copy_rate = floor.copy_rate(self._device, self._weight_bytes)
 
     def _decode(self, count: int, steps: int) -> list[float]:
         return measuring.time_decode(self._engine, self._step(count), self._starts[:count], steps)
@@ -131,7 +109,7 @@ class DecodeSession:
         c starts from the caches of the first c prompts, and is rewound for the next. The rounds
         spread each axis over the whole sample, so that a slow moment does not fall on one of them.
         """
-        requests = self._requests(int(self._parameters["rounds"] or 0))
+        requests = self._requests(self._number("rounds"))
         ttft: list[float] = []
         gaps: dict[int, list[float]] = {count: [] for count in self._counts}
         for share in requests:
@@ -141,16 +119,30 @@ class DecodeSession:
                 ttft += measuring.time_prefills(self._engine, few)
             for count in self._counts:
                 self.pace()
-                gaps[count] += self._decode(count, int(self._parameters["round_steps"] or 0))
+                gaps[count] += self._decode(count, self._number("round_steps"))
         peak = measuring.peak_bytes(self._device)
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps.items()}
         return Measurement(
-            values=measuring.axis_values(gaps, ttft, peak),
+            values=measuring.axis_values(gaps, ttft, peak) | self._quality,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
             inputs_digest=digest(self._measured),
             outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
-            facts=self._facts(),
+            facts=self._facts() | self._floor_facts(gaps),
         )
+
+    def _floor_facts(self, gaps_s: Mapping[int, list[float]]) -> dict[str, Scalar]:
+        """The median step of each concurrency as a multiple of its bandwidth floor.
+
+        The caches are read at the length that they have in the middle of a round.
+        """
+        facts: dict[str, Scalar] = {"copy_bytes_per_s": round(self._copy_rate)}
+        for count, gaps in gaps_s.items():
+            lengths = sum(length for _, length in self._starts[:count])
+            tokens = lengths + count * self._number("round_steps") / 2
+            read = self._weight_bytes + floor.kv_bytes(self._config, tokens, self._engine.dtype)
+            ratio = percentile(gaps, 50) * self._copy_rate / read
+            facts[floor_fact(count)] = round(ratio, 3)
+        return facts
 
     def _facts(self) -> dict[str, Scalar]:
         """The size of the work; of an oracle also how it really ran."""
@@ -162,8 +154,8 @@ class DecodeSession:
 
     def _requests(self, rounds: int) -> list[list[tuple[int, tuple[int, ...]]]]:
         """The timed requests of each round, ``(slot, prompt)``: the prompts in turn, cut short."""
-        repeats = int(self._parameters["ttft_repeats"] or 0)
-        length = int(self._parameters["ttft_tokens"] or 0)
+        repeats = self._number("ttft_repeats")
+        length = self._number("ttft_tokens")
         slots = [index % len(self._measured) for index in range(repeats)]
         every = [(slot, self._measured[slot][:length]) for slot in slots]
         return [every[number::rounds] for number in range(rounds)]

@@ -125,7 +125,7 @@ def _files(folder: Path) -> list[Path]:
     try:
         named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         shards = sorted({str(name) for name in named})
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadParameter(
             f"model folder {folder}: {INDEX} cannot be read ({error})", cure="copy it again"
         ) from error

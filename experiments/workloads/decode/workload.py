@@ -8,12 +8,10 @@ from experiments.metrics import SAMPLES_FOR_P95
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
 from experiments.workloads.decode.config import ModelConfig
-from experiments.workloads.decode.folder import SHIPPED, model_config, model_digest
+from experiments.workloads.decode.folder import SHIPPED, is_random, model_config, model_digest
+from experiments.workloads.decode.names import QUALITY, SITES, rate_axis
+from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
 from experiments.workloads.decode.oracle_names import ORACLES, parsed_oracle, users_mode
-from experiments.workloads.decode.names import SITES, rate_axis
-from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
-from experiments.workloads.decode.names import SITES, rate_axis
-from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
 from experiments.workloads.decode.parameters import CHOICES, RANGES, defaults, parsed_concurrency
 from levers.errors import BadParameter, UnknownName
 from levers.policy import Axis
@@ -71,15 +69,17 @@ class DecodeWorkload:
             elif name == "concurrency":
                 values[name] = ",".join(str(c) for c in parsed_concurrency(text))
         _check_together(values, config, device)
+        _check_quality(values, model)
         return values | {"model": model, "model_digest": model_digest(model)}
 
     def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
-        """Throughput per concurrency, latencies, and peak memory."""
+        """Throughput per concurrency, latencies, peak memory, and held-out loss where asked for."""
         counts = parsed_concurrency(str(parameters["concurrency"]))
         rates = tuple(Axis(rate_axis(c), "tok/s", higher_is_better=True) for c in counts)
         on_cuda = parameters["device_type"] == "cuda"
         memory = Axis("memory/peak_bytes", "bytes", higher_is_better=False, deterministic=on_cuda)
-        return (*rates, *FIXED_AXES, memory)
+        loss = Axis(QUALITY, "nat", higher_is_better=False, deterministic=True)
+        return (*rates, *FIXED_AXES, memory, *((loss,) if parameters["quality"] == "on" else ()))
 
     def targets(self, parameters: Mapping[str, Scalar], oracle: str | None) -> tuple[Target, ...]:
         """Each throughput must reach the oracle's; without an oracle there is no target.
@@ -109,7 +109,7 @@ class DecodeWorkload:
         width = 2 if device.device_type == "cuda" else 4
         weights = config.parameters * width
         cache = config.kv_bytes_per_token * (width // 2) * tokens * max(counts)
-        total = 2 * weights + cache + 2**29
+        total = weights + weights // 4 + cache + 2**29
         on_cuda = device.device_type == "cuda"
         return Needs(
             device_memory_bytes=total if on_cuda else 0,
@@ -175,6 +175,7 @@ def _follow(values: dict[str, Scalar], requested: Mapping[str, str]) -> None:
 def _check_together(values: Mapping[str, Scalar], config: ModelConfig, device: DeviceFacts) -> None:
     """Refuse combinations that cannot run or would not be what they say."""
     _check_backend(values, device)
+    _check_pages(values)
     _check_lengths({name: int(values[name] or 0) for name in RANGES}, config)
 
 
@@ -191,13 +192,26 @@ def _check_backend(values: Mapping[str, Scalar], device: DeviceFacts) -> None:
         raise BadParameter("decode: attn = triton needs CUDA", cure="use attn=torch on the CPU")
 
 
-def _check_lengths(values: Mapping[str, int], config: ModelConfig) -> None:
-    page, block = values["page_size"], values["kv_block"]
-    if page & (page - 1) or block % page:
+def _check_quality(values: Mapping[str, Scalar], model: str) -> None:
+    if values["quality"] == "on" and is_random(model):
+        raise BadParameter(
+            f"decode: quality = on says nothing of {model}: nothing was learnt by random weights",
+            cure=f"use model={SHIPPED} or a folder of trained weights",
+        )
+
+
+def _check_pages(values: Mapping[str, Scalar]) -> None:
+    """The plain form takes whole pages; the kernel also pieces of a larger one."""
+    page, block = int(values["page_size"] or 0), int(values["kv_block"] or 0)
+    whole = values["attn"] == "torch"
+    if page & (page - 1) or (block % page and (whole or page % block)):
         raise BadParameter(
             f"decode: page_size {page} must be a power of two that divides kv_block {block}",
             cure="use page_size=16, 32, 64 or 128",
         )
+
+
+def _check_lengths(values: Mapping[str, int], config: ModelConfig) -> None:
     if values["ttft_tokens"] > values["prompt_tokens"]:
         raise BadParameter(
             f"decode: ttft_tokens {values['ttft_tokens']} exceed prompt_tokens",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from experiments.workloads.decode.attention import PagedSplitAttention, SdpaAttention, StepAttention
+from experiments.workloads.decode.attention import SdpaAttention, SplitAttention, StepAttention
 from experiments.workloads.decode.caches import ContiguousCache, PagedCache
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.engine import DecodeEngine
@@ -16,7 +16,7 @@ from experiments.workloads.decode.generation import (
     logit_gaps,
     step_digests,
 )
-from experiments.workloads.decode.names import SPLIT_RULE, WEIGHTS
+from experiments.workloads.decode.names import SPLIT_RULE, SPLIT_RULE_CONTIGUOUS, WEIGHTS
 from experiments.workloads.decode.sites import DecodeSites
 from experiments.workloads.decode.sources import RandomSource
 from experiments.workloads.decode.weights import LazyDecoder
@@ -39,17 +39,20 @@ def engine(kind: str = "paged", rule: Callable[[DecodeShape], int] | None = None
     sites.by_name[WEIGHTS].launch = sharp
     if rule is not None:
         sites.by_name[SPLIT_RULE].launch = rule
+        sites.by_name[SPLIT_RULE_CONTIGUOUS].launch = rule
     source = RandomSource(CONFIG, 4, CPU, torch.float32)
     decoder = LazyDecoder(CONFIG, source, sites, CPU, torch.float32)
     attention: StepAttention
+    rows = ContiguousCache(CONFIG, SLOTS, CAPACITY, CPU, torch.float32)
     if kind == "sdpa":
-        cache = ContiguousCache(CONFIG, SLOTS, CAPACITY, CPU, torch.float32)
-        attention = SdpaAttention(CONFIG, cache)
+        attention = SdpaAttention(CONFIG, rows)
+    elif kind == "contiguous":
+        attention = SplitAttention(CONFIG, rows, sites, 16, CAPACITY, 48)
     else:
         pages = PagedCache(CONFIG, SLOTS, CAPACITY, 16, CPU, torch.float32)
         for slot in range(SLOTS):
             pages.admit(slot)
-        attention = PagedSplitAttention(CONFIG, pages, sites, 16, CAPACITY, 48)
+        attention = SplitAttention(CONFIG, pages, sites, 16, CAPACITY, 48)
     return DecodeEngine(decoder, attention, SLOTS, CAPACITY)
 
 
@@ -69,7 +72,7 @@ def greedy_by_prefill(found: DecodeEngine, prompt: list[int], tokens: int) -> tu
     return tuple(answer)
 
 
-@pytest.mark.parametrize("kind", ["paged", "sdpa"])
+@pytest.mark.parametrize("kind", ["paged", "contiguous", "sdpa"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_decoding_step_by_step_equals_the_whole_sequence_at_once(kind: str, count: int) -> None:
     found = engine(kind)
@@ -97,22 +100,29 @@ def test_the_lowest_token_wins_a_tie() -> None:
     assert set(streams(found, 2, tokens=3)) == {(0, 0, 0)}
 
 
-def test_the_split_rule_is_asked_with_the_capacity_and_its_answer_is_launched() -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [("paged", SPLIT_RULE), ("contiguous", SPLIT_RULE_CONTIGUOUS)]
+)
+def test_the_split_rule_is_asked_with_the_capacity_and_its_answer_is_launched(
+    kind: str, name: str
+) -> None:
     asked: list[DecodeShape] = []
 
     def rule(shape: DecodeShape) -> int:
         asked.append(shape)
         return 3
 
-    found = engine(rule=rule)
-    site = found.sites.by_name[SPLIT_RULE]
+    found = engine(kind, rule)
+    site = found.sites.by_name[name]
     found.plan(2)
     found.prefill(0, PROMPTS[0])
     found.prefill(1, PROMPTS[1])
     found.sites.watch = "decode/tok_s/c2"
     found.step(2)
-    assert asked == [DecodeShape(2, 2, CAPACITY, 16, 48)]
+    assert asked == [DecodeShape(2, 2, CAPACITY, 16, 48, query_heads=4)]
     assert site.observations == {"decode/tok_s/c2": {"num_splits=3": CONFIG.num_layers}}
+    other = {SPLIT_RULE, SPLIT_RULE_CONTIGUOUS} - {name}
+    assert found.sites.by_name[other.pop()].observations == {}
 
 
 def test_a_reused_slot_gets_other_pages_and_no_page_twice() -> None:

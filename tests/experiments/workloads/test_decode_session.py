@@ -8,8 +8,12 @@ import pytest
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.folder import model_config
+from experiments.workloads.decode.names import SPLIT_RULE, SPLIT_RULE_CONTIGUOUS, WEIGHTS
+from experiments.workloads.decode.prompts import prompt_set
+from experiments.workloads.decode.quality import held_out_nll
 from experiments.workloads.decode.session import DecodeSession, open_session
-from experiments.workloads.decode.workload import DECODE, SPLIT_RULE
+from experiments.workloads.decode.workload import DECODE
 from levers.base import engaged
 from levers.errors import BadParameter
 from levers.fa2_nsplits_cap import LEVER
@@ -23,6 +27,8 @@ SHORT = {
     "ttft_repeats": "20",
     "concurrency": "1,3",
 }
+TRAINED_LOSS_NAT = 3.02
+"""``held_out_loss_nat`` of the shipped model's config.json, over more of the same text."""
 
 
 def parameters(**changes: str) -> Mapping[str, Scalar]:
@@ -62,6 +68,45 @@ def test_a_sample_has_every_axis_of_the_workload(implementation: str) -> None:
     assert len(measurement.raw["ttft_ms"]) == 20
     assert len(measurement.raw["gaps_ms/c3"]) == 24
     assert measurement.outputs_count == 24 + 3 * 24 + 20
+
+
+def test_a_sample_states_each_step_as_a_multiple_of_its_bandwidth_floor() -> None:
+    found = session()
+    found.warm_up()
+    facts = found.measure().facts
+    for count in (1, 3):
+        assert float(facts[f"decode/floor_ratio/c{count}"] or 0) > 0.1
+    assert float(facts["copy_bytes_per_s"] or 0) > 1e8
+
+
+def test_the_held_out_loss_is_near_that_of_the_training_record_and_repeats() -> None:
+    losses = set()
+    for _ in range(2):
+        found = session(quality="on", prompt_tokens="415", ttft_repeats="20")
+        found.warm_up()
+        losses.add(found.measure().values["quality/nll"])
+    (loss,) = losses
+    assert loss == pytest.approx(TRAINED_LOSS_NAT, abs=0.4)
+
+
+def test_a_damaged_matrix_shows_in_the_held_out_loss() -> None:
+    found = session(prompt_tokens="415")
+    texts = prompt_set("shipped", model_config("shipped"), 415).apart(2, 415)
+    before = held_out_nll(found._engine, texts)
+    found.sites[WEIGHTS].launch = lambda name, weight: weight * (0.5 if name == "down" else 1.0)
+    assert held_out_nll(found._engine, texts) > before + 0.2
+
+
+def test_the_contiguous_cache_decodes_the_same_tokens_with_its_own_witness() -> None:
+    arguments = {"want": "tokens", "prompts": 4, "concurrency": 3}
+    pages, rows = session(), session(kv="contiguous")
+    assert pages.outputs(arguments).streams == rows.outputs(arguments).streams
+    rows.exercise()
+    assert rows.sites[SPLIT_RULE].observations == {}
+    assert set(rows.sites[SPLIT_RULE_CONTIGUOUS].observations) == {
+        "decode/tok_s/c1",
+        "decode/tok_s/c3",
+    }
 
 
 def test_both_implementations_work_on_the_same_inputs() -> None:

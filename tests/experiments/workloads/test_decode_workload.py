@@ -28,6 +28,13 @@ PLAIN: dict[str, Any] = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
 }
+STRETCHED = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 def test_the_catalog_has_the_workload() -> None:
@@ -84,6 +91,9 @@ def test_an_unknown_parameter_is_named_with_the_closest() -> None:
         ({"page_size": "48"}, "power of two"),
         ({"prompt_tokens": "4096"}, "positions"),
         ({"prompt_tokens": "100", "ttft_tokens": "101"}, "ttft_tokens"),
+        ({"page_size": "256"}, "divides kv_block 128"),
+        ({"kv": "rowwise"}, "paged, contiguous"),
+        ({"quality": "on", "model": "random-0.6b"}, "nothing was learnt"),
         ({"model": "random-7b"}, "random-0.6b"),
         ({"model": "/nowhere/at/all"}, "does not exist"),
     ],
@@ -91,6 +101,18 @@ def test_an_unknown_parameter_is_named_with_the_closest() -> None:
 def test_a_bad_parameter_is_refused_with_its_cure(requested: dict[str, str], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         DECODE.resolve(requested, CPU)
+
+
+def test_the_kernel_takes_pieces_of_a_larger_page() -> None:
+    model = {"model": "random-0.6b"}
+    assert DECODE.resolve({**model, "page_size": "256"}, H200)["page_size"] == 256
+
+
+def test_the_held_out_loss_is_an_axis_where_it_is_asked_for() -> None:
+    off, on = (DECODE.resolve({"quality": text}, CPU) for text in ("off", "on"))
+    extra = set(DECODE.axes(on)) - set(DECODE.axes(off))
+    (axis,) = extra
+    assert (axis.name, axis.unit, axis.deterministic, axis.sign) == ("quality/nll", "nat", True, -1)
 
 
 def test_a_graph_needs_an_attention_that_can_be_captured() -> None:
@@ -133,6 +155,8 @@ def test_a_folder_with_an_unreadable_configuration_is_refused(
         ({"attention_bias": True}, "attention_bias"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "lacks or garbles"),
+        ({"rope_scaling": {**STRETCHED, "high_freq_factor": 0.5}}, "low frequency factor below"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"head_dim": 3}, "not even"),
     ],
@@ -207,6 +231,23 @@ def test_measured_prompts_are_drawn_by_seed_and_ragged() -> None:
     prompts = prompt_set("shipped", model_config("shipped"), 832)
     assert prompts.measured(8, 1) == prompts.measured(8, 1) != prompts.measured(8, 2)
     assert [len(p) for p in prompts.measured(8, 1)] == [832 - 5 * i for i in range(8)]
+
+
+def test_stretches_of_the_text_do_not_overlap() -> None:
+    prompts = prompt_set("shipped", model_config("shipped"), 832)
+    (whole,) = prompts.apart(1, 500)
+    assert sum(prompts.apart(5, 100), ()) == whole
+    assert len(prompts.apart(10**6, 832)) > 10
+
+
+def test_a_folder_brings_its_own_prompts(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(SHIPPED_FOLDER / name)
+    config = model_config(str(tmp_path))
+    shipped = prompt_set("shipped", config, 100).window(0, 100)
+    assert prompt_set(str(tmp_path), config, 100).window(0, 100) == shipped
+    (tmp_path / "prompts.txt").write_text("And it came to pass in those days. " * 60)
+    assert prompt_set(str(tmp_path), config, 100).window(0, 100) != shipped
 
 
 def test_prompts_longer_than_the_text_are_refused() -> None:
