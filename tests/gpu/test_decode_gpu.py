@@ -9,10 +9,24 @@ import torch
 
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
+from experiments.worker import kind_of
 from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.config import NAMED
+from experiments.workloads.decode.floor import stored_bytes
+from experiments.workloads.decode.names import (
+    SPLIT_RULE,
+    SPLIT_RULE_CONTIGUOUS,
+    STEP,
+    WEIGHTS,
+    floor_fact,
+)
 from experiments.workloads.decode.session import DecodeSession, open_session
-from experiments.workloads.decode.workload import DECODE, SPLIT_RULE
+from experiments.workloads.decode.sites import DecodeSites
+from experiments.workloads.decode.sources import RandomSource
+from experiments.workloads.decode.weights import LazyDecoder
+from experiments.workloads.decode.workload import DECODE
 from levers.base import engaged
+from levers.cuda_graph import LEVER as CUDA_GRAPH
 from levers.fa2_nsplits_cap import LEVER
 from levers.kernels.split_kv import PagedKV, Workspace, decode_attention, plan_splits, truth
 
@@ -105,3 +119,95 @@ def test_the_witness_sees_the_capped_launches() -> None:
         found.sites[SPLIT_RULE].forget()
         found.exercise()
     assert set(LEVER.witness(found.sites[SPLIT_RULE]).values()) == {"num_splits=1"}
+
+
+def test_the_contiguous_cache_decodes_what_the_pages_do() -> None:
+    arguments = {"want": "tokens", "prompts": 8, "concurrency": 4}
+    pages = session(graph="on").outputs(arguments)
+    rows = session(graph="on", kv="contiguous").outputs(arguments)
+    assert pages.streams == rows.streams
+
+
+@pytest.mark.parametrize("kv", ["paged", "contiguous"])
+def test_each_launch_site_has_its_own_witness_of_the_cap(kv: str) -> None:
+    found = session(graph="on", kv=kv)
+    with engaged(LEVER, found.sites, "1"):
+        found.warm_up()
+        found.exercise()
+    seen = {name: dict(LEVER.witness(found.sites[name])) for name in LEVER.touches}
+    used = SPLIT_RULE if kv == "paged" else SPLIT_RULE_CONTIGUOUS
+    assert set(seen.pop(used).values()) == {"num_splits=1"}
+    assert list(seen.values()) == [{}]
+
+
+def test_the_held_out_loss_repeats_and_is_that_of_a_trained_model() -> None:
+    losses = set()
+    for _ in range(2):
+        found = session(quality="on")
+        found.warm_up()
+        losses.add(found.measure().values["quality/nll"])
+    (loss,) = losses
+    assert 2.0 < loss < 4.0
+
+
+def test_the_graph_lever_replays_the_very_bits_of_the_eager_step() -> None:
+    found = session(graph="off")
+    eager = found.outputs({"want": "digests"})
+    with engaged(CUDA_GRAPH, found.sites, "on"):
+        found.renew()
+        captured = found.outputs({"want": "digests"})
+        found.exercise()
+        seen = dict(CUDA_GRAPH.witness(found.sites[STEP]))
+    assert captured.digests == eager.digests
+    assert set(seen.values()) == {"step=captured"}
+    found.sites[STEP].forget()
+    found.exercise()
+    assert set(CUDA_GRAPH.witness(found.sites[STEP]).values()) == {"step=eager"}
+
+
+def test_the_graph_levers_op_cases_hold() -> None:
+    for case in CUDA_GRAPH.op_cases("on", "cuda"):
+        result = check_case(case, 3, Bar())
+        assert result.status == "passed", f"{case.name}: {result.fault}"
+
+
+def test_a_named_size_is_loaded_without_a_second_copy() -> None:
+    config = NAMED["random-4b"]
+    device = torch.device("cuda:0")
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    source = RandomSource(config, 0, device, torch.bfloat16)
+    decoder = LazyDecoder(config, source, DecodeSites("triton"), device, torch.bfloat16)
+    assert torch.cuda.memory_allocated(device) == before
+    weights = decoder.get().weights
+    peak = torch.cuda.max_memory_allocated(device) - before
+    assert stored_bytes(weights) == 2 * config.parameters
+    assert peak <= 1.1 * stored_bytes(weights)
+
+
+def test_graphs_are_captured_again_after_the_weights_changed() -> None:
+    found = session(graph="on")
+    plain = found.outputs({"want": "digests"}).digests
+    site = found.sites[WEIGHTS]
+    before = site.launch
+    site.launch = lambda name, tensor: tensor * 0.5 if name == "down" else tensor
+    assert found.outputs({"want": "digests"}).digests != plain
+    site.launch = before
+    assert found.outputs({"want": "digests"}).digests == plain
+
+
+def test_a_cache_that_does_not_fit_is_an_outcome_with_a_name() -> None:
+    parameters = {**DECODE.resolve({**SHORT, "model": "random-4b"}, facts())}
+    parameters |= {"prompt_tokens": 32768, "concurrency": "1,184", "page_size": 128}
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        open_session(parameters, "cuda:0", 1, "engine").warm_up()
+    assert kind_of(caught.value) == "out-of-memory"
+
+
+def test_a_step_states_its_multiple_of_the_bandwidth_floor() -> None:
+    found = session(model="random-0.6b")
+    found.warm_up()
+    measured = found.measure().facts
+    for count in (1, 4):
+        assert 0.9 < float(measured[floor_fact(count)] or 0) < 50.0
