@@ -29,6 +29,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.cached_cu_seqlens:LEVER",
     "levers.compile_slat_flow:LEVER",
     "levers.compile_ss_flow:LEVER",
+    "levers.cuda_graph:LEVER",
     "levers.decode_attn:LEVER",
     "levers.fa2_nsplits_cap:LEVER",
     "levers.fp8_linear:LEVER",
