@@ -206,7 +206,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--splits", type=int, nargs="+", default=COUNTS)
     parser.add_argument("--kv", choices=["paged", "contiguous"], default="paged")
     parser.add_argument("--layout", default=DEFAULT.name, help="of our Triton kernel")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=90.0, help="for each backend")
     parser.add_argument("--layouts", action="store_true")
     parser.add_argument("--rehearse", action="store_true")

@@ -49,7 +49,7 @@ class DecodeAttn(DecodeLever):
     summary = "kernel of the decode attention: Triton split-KV, flash-attention 2 or 3"
     settings = Settings((OFF, *BACKENDS))
     env = "LEVER_DECODE_ATTN"
-    touches: tuple[str, ...] = (SITE, *RULES)
+    touches: tuple[str, ...] = (*RULES, SITE)
     composes_with: tuple[str, ...] = ("fa2_nsplits_cap",)
 
     def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.session import open_session
+from experiments.workloads.decode.workload import DECODE
 from levers.base import OpCase, Site, claims, engaged
 from levers.decode_attn import BACKENDS, LEVER, RULES, SITE
 from levers.fa2_nsplits_cap import LEVER as CAP
@@ -230,3 +233,17 @@ def test_our_own_attention_needs_a_count() -> None:
     q = torch.zeros(2, 4, 16)
     with pytest.raises(ValueError, match="no split rule of its own"):
         attention_by("torch")(q, kv, plan, torch.empty_like(q), Workspace(1, 2, 4, 16, q.device))
+
+
+def test_the_decoder_decodes_the_same_by_the_triton_kernel_and_by_the_plain_form() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    asked = {"prompt_tokens": "40", "output_tokens": "8", "round_steps": "7", "rounds": "3"}
+    asked |= {"concurrency": "1", "ttft_tokens": "16"}
+    parameters = DECODE.resolve(asked, DeviceFacts("cpu", "some CPU", 2**34))
+    streams = []
+    for setting in ("off", "triton"):
+        session = open_session(parameters, "cpu", 1, "engine")
+        with engaged(LEVER, session.sites, setting):
+            outputs = session.outputs({"want": "tokens", "prompts": 1, "max_tokens": 3})
+        streams.append(outputs.streams)
+    assert streams[0] == streams[1]
