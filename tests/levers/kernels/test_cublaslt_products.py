@@ -209,7 +209,7 @@ def test_no_rows_give_no_output_and_gradients_of_zero() -> None:
 def test_a_compiler_takes_the_products_in_without_a_break() -> None:
     given, mlp = leaves(FP32), over(FP32, Fusion())
     found = []
-    for call in (mlp, torch.compile(mlp, backend="aot_eager", fullgraph=True)):
+    for call in (mlp, torch.compile(mlp, backend="eager", fullgraph=True)):
         out = call(*given)
         found.append((out, *torch.autograd.grad(out, given, torch.ones_like(out))))
     for eager, compiled in zip(*found, strict=True):

@@ -1,0 +1,419 @@
+"""The products of a block by cuBLASLt: right against fp64, and how fast, with which algorithm.
+
+    OUT=/tmp/out python benchmarks/gemm_epilogue.py [--device cuda:0] [--rehearse]
+
+In this order, each line printed and written to ``$OUT/gemm_epilogue.json`` as it is known:
+
+1. check: every product against fp64, beside PyTorch's own, at three sizes. What the library refuses
+   is a line with the status's name.
+2. hidden: the MLP's first Linear with GELU, forward and backward: PyTorch's product and our
+   element-wise kernels against the epilogues.
+3. mlp: the whole MLP, forward and backward, as the levers run it.
+4. gemm: each product of a block in its three forms: PyTorch's choice, the library's first proposal,
+   and the fastest of all proposals.
+5. bias: the second bias's gradient by the epilogue of the weight's product (BGRADB), or by the
+   column-sum kernel after it.
+
+Times are medians of interleaved rounds on random operands. A line that fails says why, and the
+others go on. This is a benchmark of operations and no verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from levers.errors import LevergateError
+from levers.kernels import cublaslt_products as products
+from levers.kernels.cublaslt import DEVICES
+from levers.kernels.cublaslt_abi import Epilogue
+from levers.kernels.cublaslt_plan import Operands
+from levers.kernels.cublaslt_tuning import device_us, interleaved_us
+from levers.kernels.linear_grads import FusedLinearGrads, column_sums, product
+from levers.kernels.mlp_epilogue import EpilogueMlps, Fusion
+from levers.kernels.mlp_epilogue_cases import Dtypes, PublishedMlp
+from levers.kernels.mlp_hidden import FusedMlpHidden, backward_torch
+
+BF16, FP32 = torch.bfloat16, torch.float32
+Call = Callable[[], object]
+
+CHANNELS, WIDTH = 1536, 8192
+TOKENS = {"SS bs8": 32_768, "SLAT bs8": 19_812}
+LINEARS = {
+    "qkv": (CHANNELS, 3 * CHANNELS),
+    "out": (CHANNELS, CHANNELS),
+    "up": (CHANNELS, WIDTH),
+    "down": (WIDTH, CHANNELS),
+}
+"""Inputs and outputs of a block's Linears."""
+
+CHECKS = ((129, 40, 72), (2051, CHANNELS, WIDTH), (19_812, CHANNELS, WIDTH))
+"""Rows, channels and hidden width."""
+
+TIGHT = 1.5
+"""How many times PyTorch's error a product may have before its line says ``WRONG``; both are one
+rounding to bf16 of the same fp32 sums."""
+
+LEAST = 1e-5
+"""A relative error that is good whatever PyTorch's is: that of fp32 sums."""
+
+
+@dataclass
+class Report:
+    """The lines so far, on the screen and on disk."""
+
+    path: Path | None
+    head: Mapping[str, object]
+    lines: list[dict[str, object]] = field(default_factory=list)
+
+    def add(self, part: str, case: str, what: str, **values: object) -> None:
+        """One line; floats are shown with four figures."""
+        self.lines.append({"part": part, "case": case, "what": what, **values})
+        shown = "  ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in values.items()
+        )
+        print(f"{part:7} {case:28} {what:34} {shown}", flush=True)
+        if self.path is not None:
+            self.path.write_text(json.dumps({**self.head, "lines": self.lines}, indent=1) + "\n")
+
+    def attempt(self, part: str, case: str, what: str, work: Call) -> None:
+        """Do what adds lines; a failure is a line too."""
+        try:
+            work()
+        except (LevergateError, RuntimeError, TypeError, ValueError) as error:
+            text = str(error).splitlines()[0] if str(error) else ""
+            self.add(part, case, what, failed=f"{type(error).__name__}: {text}")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where it runs, and how a call is timed there."""
+
+    device: str
+    report: Report
+    clock: Callable[[Call], float]
+
+    def drawn(self, *shape: int, seed: int = 0, dtype: torch.dtype = BF16) -> Tensor:
+        """Standard normal values, the weights' scale left to the caller."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        return torch.randn(*shape, generator=generator, device=self.device).to(dtype)
+
+    def compare(
+        self, part: str, case: str, arms: Mapping[str, Call], flop: float, base: str
+    ) -> None:
+        """Time the arms that run in turn, and give each a line with its ratio to the base."""
+        ready: dict[str, Call] = {}
+        for name, call in arms.items():
+
+            def once(name: str = name, call: Call = call) -> None:
+                call()
+                ready[name] = call
+
+            self.report.attempt(part, case, name, once)
+        times = dict(zip(ready, interleaved_us(list(ready.values()), self.clock), strict=True))
+        for name, time_us in times.items():
+            values = {"us": time_us, "tflop_s": flop / time_us / 1e6}
+            if base in times:
+                values["gain"] = times[base] / time_us
+            self.report.add(part, case, name, **values)
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    """Relative L2 error."""
+    norm = float(truth.norm())
+    return float((found.double() - truth).norm()) / norm if norm else float(found.norm())
+
+
+def check(bench: Bench, rows: int, channels: int, width: int) -> None:
+    """Every product at one size."""
+    x, grad = bench.drawn(rows, channels), bench.drawn(rows, channels, seed=1)
+    up = bench.drawn(width, channels, seed=2) * channels**-0.5
+    down, bias = bench.drawn(channels, width, seed=3) * width**-0.5, bench.drawn(width, seed=4)
+    h = F.linear(x, up, bias)
+    dh = bench.drawn(rows, width, seed=5)
+    wide = [one.double() for one in (x, grad, up, down, bias, h, dh)]
+    x64, grad64, up64, down64, bias64, h64, dh64 = wide
+    h_true = F.linear(x64, up64, bias64)
+    slope = partial(torch.ops.aten.gelu_backward, approximate="tanh")
+    dh_true = slope(grad64 @ down64, h64)
+    dh_torch, sums_torch = backward_torch(h, (grad @ down).to(h.dtype))
+    gelu = partial(F.gelu, approximate="tanh")
+    lines: dict[str, tuple[Call, Sequence[Tensor], Sequence[Tensor]]] = {
+        "linear": (lambda: [products.linear(x, up, bias, BF16)], [h], [h_true]),
+        "linear, no bias": (
+            lambda: [products.linear(x, up, None, BF16)], [F.linear(x, up)], [x64 @ up64.t()],
+        ),
+        "linear_gelu": (
+            lambda: products.linear_gelu(x, up, bias, BF16), [gelu(h), h], [gelu(h_true), h_true],
+        ),
+        "gelu_grad": (
+            lambda: products.gelu_grad(grad, down, h, False)[:1], [dh_torch], [dh_true],
+        ),
+        "gelu_grad with the bias": (
+            lambda: products.gelu_grad(grad, down, h, True),
+            [dh_torch, sums_torch.to(BF16)], [dh_true, dh_true.sum(0)],
+        ),
+        "input_grad": (lambda: [products.input_grad(dh, up, BF16)], [dh @ up], [dh64 @ up64]),
+        "weight_grad in fp32": (
+            lambda: [products.weight_grad(dh, x, FP32)], [product(dh.t(), x, FP32)],
+            [dh64.t() @ x64],
+        ),
+        "weight_grad in bf16": (
+            lambda: [products.weight_grad(dh, x, BF16)], [dh.t() @ x], [dh64.t() @ x64],
+        ),
+        "weight_grad in fp32 with BGRADB": (
+            lambda: with_bias_sum(dh, x), [product(dh.t(), x, FP32), column_sums(dh, FP32)],
+            [dh64.t() @ x64, dh64.sum(0)],
+        ),
+    }  # fmt: skip
+    case = f"{rows} x {channels} x {width}"
+    for what, (ours, theirs, truth) in lines.items():
+        bench.report.attempt(
+            "check", case, what, partial(_check_line, bench, case, what, ours, theirs, truth)
+        )
+
+
+def _check_line(
+    bench: Bench,
+    case: str,
+    what: str,
+    ours: Callable[[], Sequence[Tensor]],
+    theirs: Sequence[Tensor],
+    truth: Sequence[Tensor],
+) -> None:
+    found = ours()
+    errors = [error(one, true) for one, true in zip(found, truth, strict=True)]
+    known = [error(one, true) for one, true in zip(theirs, truth, strict=True)]
+    good = all(a <= max(TIGHT * b, LEAST) for a, b in zip(errors, known, strict=True))
+    for index, (a, b) in enumerate(zip(errors, known, strict=True)):
+        verdict = "ok" if good else "WRONG"
+        bench.report.add(
+            "check", case, f"{what} [{index}]", error=a, torch_error=b, verdict=verdict
+        )
+
+
+def with_bias_sum(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight's gradient in fp32, and the bias's from the same product's epilogue."""
+    out = grad.new_empty((grad.shape[1], x.shape[1]), dtype=FP32)
+    sums = grad.new_empty(grad.shape[1], dtype=FP32)
+    problem = products.weight_problem(grad, x, FP32, Epilogue.BGRADB)
+    products.run(problem, Operands(x, grad, out, sums))
+    return out, sums
+
+
+def hidden(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
+    """The first Linear with its activation, each way."""
+    x, grad = bench.drawn(rows, channels), bench.drawn(rows, channels, seed=1)
+    up, down = bench.drawn(width, channels, seed=2) / 40, bench.drawn(channels, width, seed=3) / 90
+    bias = bench.drawn(width, seed=4)
+    h = F.linear(x, up, bias)
+    flop = 2.0 * rows * channels * width
+    forward: dict[str, Call] = {
+        "PyTorch's product": lambda: F.linear(x, up, bias),
+        "PyTorch's product, our GELU": lambda: gelu_kernel(F.linear(x, up, bias)),
+        "library's product, our GELU": lambda: gelu_kernel(products.linear(x, up, bias, BF16)),
+        "library's product": lambda: products.linear(x, up, bias, BF16),
+        "GELU_AUX_BIAS": lambda: products.linear_gelu(x, up, bias, BF16),
+    }
+    bench.compare("hidden", f"{case} forward", forward, flop, "PyTorch's product, our GELU")
+
+    def separate_sum() -> Tensor:
+        dh, _ = products.gelu_grad(grad, down, h, False)
+        return column_sums(dh, FP32)
+
+    backward: dict[str, Call] = {
+        "PyTorch's product": lambda: grad @ down,
+        "PyTorch's product, our kernel": lambda: gelu_backward_kernel(h, grad @ down),
+        "library's product": lambda: products.input_grad(grad, down, BF16),
+        "DGELU": lambda: products.gelu_grad(grad, down, h, False),
+        "DGELU, column sums": separate_sum,
+        "DGELU_BGRAD": lambda: products.gelu_grad(grad, down, h, True),
+    }
+    bench.compare("hidden", f"{case} backward", backward, flop, "PyTorch's product, our kernel")
+
+
+def gelu_kernel(h: Tensor) -> Tensor:
+    """Our element-wise GELU."""
+    if h.device.type == "cuda":
+        from levers.kernels.mlp_hidden_triton import gelu_triton
+
+        return gelu_triton(h)
+    return F.gelu(h, approximate="tanh")
+
+
+def gelu_backward_kernel(h: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Our element-wise gradient with the bias's sums."""
+    if h.device.type == "cuda":
+        from levers.kernels.mlp_hidden_triton import gelu_backward_triton
+
+        return gelu_backward_triton(h, grad)
+    return backward_torch(h, grad)
+
+
+def mlp(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
+    """The whole MLP with fp32 parameters under autocast, forward and backward."""
+    drawn = partial(bench.drawn, dtype=FP32)
+    x = bench.drawn(rows, channels).requires_grad_()
+    parameters = [
+        one.requires_grad_()
+        for one in (
+            drawn(width, channels, seed=2) / 40, drawn(width, seed=4),
+            drawn(channels, width, seed=3) / 90, drawn(channels, seed=5),
+        )
+    ]  # fmt: skip
+    grad = bench.drawn(rows, channels, seed=1)
+    found = PublishedMlp(Dtypes(BF16, BF16), autocast=True)
+    linear = FusedLinearGrads(F.linear)
+    layer = FusedMlpHidden(linear)
+
+    def fused(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+        return linear(layer(x, up, up_bias), down, down_bias)
+
+    def both(call: Callable[..., Tensor]) -> object:
+        with torch.autocast(torch.device(bench.device).type, dtype=BF16):
+            out = call(x, *parameters)
+        return torch.autograd.grad(out, (x, *parameters), grad)
+
+    arms: dict[str, Call] = {
+        "original": partial(both, found),
+        "fused_mlp_hidden, fp32 gradients": partial(both, fused),
+        "gemm_epilogue_mlp on": partial(both, EpilogueMlps(found, Fusion())),
+        "gemm_epilogue_mlp sums": partial(both, EpilogueMlps(found, Fusion(sums=False))),
+        "gemm_epilogue_mlp backward": partial(both, EpilogueMlps(found, Fusion(active=False))),
+    }
+    flop = 12.0 * rows * channels * width
+    bench.compare("mlp", case, arms, flop, "fused_mlp_hidden, fp32 gradients")
+
+
+def gemm(bench: Bench, case: str, rows: int, name: str, inputs: int, outputs: int) -> None:
+    """One Linear's three products: PyTorch's choice, and each of the library's proposals."""
+    x, grad = bench.drawn(rows, inputs), bench.drawn(rows, outputs, seed=1)
+    weight, bias = bench.drawn(outputs, inputs, seed=2) / 40, bench.drawn(outputs, seed=3)
+    forms: dict[str, tuple[Call, Tensor, object]] = {
+        "fprop": (
+            lambda: F.linear(x, weight, bias),
+            grad.new_empty(rows, outputs),
+            lambda out: (
+                products.linear_problem(x, weight, BF16, Epilogue.BIAS),
+                Operands(weight, x, out, bias),
+            ),
+        ),
+        "dgrad": (
+            lambda: grad @ weight,
+            grad.new_empty(rows, inputs),
+            lambda out: (
+                products.input_problem(grad, weight, BF16, Epilogue.DEFAULT),
+                Operands(weight, grad, out),
+            ),
+        ),
+        "wgrad fp32": (
+            lambda: product(grad.t(), x, FP32),
+            grad.new_empty(outputs, inputs, dtype=FP32),
+            lambda out: (products.weight_problem(grad, x, FP32), Operands(x, grad, out)),
+        ),
+    }
+    for form, (torchs, out, make) in forms.items():
+        what = f"{name} {form}"
+        bench.report.attempt(
+            "gemm", case, what, partial(_gemm_line, bench, case, what, torchs, make, out)
+        )
+
+
+def _gemm_line(
+    bench: Bench,
+    case: str,
+    what: str,
+    torchs: Call,
+    make: Callable[[Tensor], tuple[products.Problem, Operands]],
+    out: Tensor,
+) -> None:
+    problem, operands = make(out)
+    (before,) = interleaved_us([torchs], bench.clock)
+    lt = DEVICES.at(torch.device(bench.device).index or 0)
+    proposals = lt.measured(problem, operands)
+    (after,) = interleaved_us([torchs], bench.clock)
+    name, fastest = min(proposals, key=lambda one: one[1])
+    theirs = statistics.median((before, after))
+    rate = problem.flop / 1e6
+    bench.report.add(
+        "gemm", case, what,
+        torch_us=theirs, torch_tflop_s=rate / theirs,
+        first_us=proposals[0][1], first_tflop_s=rate / proposals[0][1],
+        best_us=fastest, best_tflop_s=rate / fastest, gain=theirs / fastest,
+        proposals=len(proposals), best=name,
+    )  # fmt: skip
+
+
+def bias(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
+    """The second Linear's gradients of weight and bias."""
+    active, grad = bench.drawn(rows, width), bench.drawn(rows, channels, seed=1)
+    arms: dict[str, Call] = {
+        "weight alone": lambda: products.weight_grad(grad, active, FP32),
+        "column sums after it": lambda: (
+            products.weight_grad(grad, active, FP32),
+            column_sums(grad, FP32),
+        ),
+        "BGRADB": lambda: with_bias_sum(grad, active),
+    }
+    flop = 2.0 * rows * channels * width
+    bench.compare("bias", case, arms, flop, "column sums after it")
+
+
+def run(device: str, *, rehearse: bool, out: Path | None) -> Report:
+    """All parts in turn."""
+    on_cuda = torch.device(device).type == "cuda"
+    kind = torch.cuda.get_device_name(device) if on_cuda else "cpu"
+    head = {"device": kind, "torch": torch.__version__, "rehearsal": rehearse}
+    bench = Bench(device, Report(out, head), device_us if on_cuda else _host_us)
+    checks = CHECKS[:1] if rehearse else CHECKS
+    tokens = {"rehearsal": 64} if rehearse else TOKENS
+    linears = {"up": (32, 48)} if rehearse else LINEARS
+    size = (32, 48) if rehearse else (CHANNELS, WIDTH)
+    for shape in checks:
+        bench.report.attempt("check", str(shape), "", partial(check, bench, *shape))
+    for case, rows in tokens.items():
+        bench.report.attempt("hidden", case, "", partial(hidden, bench, case, rows, *size))
+    for case, rows in tokens.items():
+        bench.report.attempt("mlp", case, "", partial(mlp, bench, case, rows, *size))
+    for case, rows in tokens.items():
+        for name, sides in linears.items():
+            work = partial(gemm, bench, case, rows, name, *sides)
+            bench.report.attempt("gemm", case, name, work)
+    for case, rows in tokens.items():
+        bench.report.attempt("bias", case, "", partial(bias, bench, case, rows, *size))
+    for problem, winner in sorted(DEVICES.winners().items()):
+        bench.report.add("winner", problem, winner)
+    return bench.report
+
+
+def _host_us(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return 1e6 * (time.perf_counter() - start)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rehearse", action="store_true", help="tiny sizes")
+    options = parser.parse_args(arguments)
+    folder = os.environ.get("OUT")
+    out = Path(folder) / "gemm_epilogue.json" if folder else None
+    run(options.device, rehearse=options.rehearse, out=out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
