@@ -18,8 +18,7 @@ from experiments.spec import LeverSetting
 from experiments.stack_prepare import digest_of_levers
 from experiments.stack_records import StackRecord
 from experiments.stack_requests import StackRequest
-from levers import catalog
-from levers.errors import BrokenLever, StoreError, UnknownName
+from levers.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,14 @@ def on_set(place: Place, registry: Registry, current: Current) -> tuple[LeverSet
     found = registry.default_on_set(
         place.workload.name, place.parameters, place.device_kind, current
     )
-    order = {entry.name: number for number, entry in enumerate(catalog.listed())}
+    order = {entry.name: number for number, entry in enumerate(place.known)}
     known = (one for one in found.settings if one.lever in order)
     return tuple(sorted(known, key=lambda one: order[one.lever]))
 
 
 def bound(place: Place, home: Home, on: Sequence[LeverSetting]) -> Bound:
     """Find the binding run of this set in this scope with the present stack, the newest first."""
-    digest = _digest(on)
+    digest = _digest(place, on)
     for record in _stacks(home):
         if not _fits(record, place, on, digest):
             continue
@@ -105,9 +104,9 @@ def _fits(record: StackRecord, place: Place, on: Sequence[LeverSetting], digest:
     )
 
 
-def _digest(on: Sequence[LeverSetting]) -> str:
+def _digest(place: Place, on: Sequence[LeverSetting]) -> str:
     """The digest of the levers' sources as they are; empty where one cannot be loaded here."""
-    try:
-        return digest_of_levers([catalog.get(one.lever) for one in on])
-    except (UnknownName, BrokenLever):
-        return ""
+    by_name = {entry.name: entry.lever for entry in place.known}
+    found = [by_name.get(one.lever) for one in on]
+    loaded = [lever for lever in found if lever is not None]
+    return digest_of_levers(loaded) if len(loaded) == len(found) else ""

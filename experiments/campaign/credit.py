@@ -108,6 +108,9 @@ def credited(
 def _credited(lever: LeverStanding, one: Contrast, goals: Sequence[Goal]) -> LeverStanding:
     if one.missing:
         return lever.model_copy(update={"credited": "not measured", "credit": one.missing})
+    if one.inert:
+        said = "inert in the whole: its sites ran the same with it and without it"
+        return lever.model_copy(update={"credited": "none", "credit": said})
     effects = [effect for goal in goals if (effect := one.effect(goal.axis)) is not None]
     adjusted = holm_p([p_of_shift(effect, 0.0) for effect in effects])
     told = [effect for effect, p in zip(effects, adjusted, strict=True) if p < LEVEL]
@@ -115,7 +118,7 @@ def _credited(lever: LeverStanding, one: Contrast, goals: Sequence[Goal]) -> Lev
     losses = [effect for effect in told if effect.estimate < 0]
     changes = {
         "credited": _word(gains, losses),
-        "credit": _said(gains, losses, effects, inert=one.inert),
+        "credit": _said(gains, losses, effects),
         "contradicted": any(effect.estimate < -MARGIN for effect in losses),
     }
     return lever.model_copy(update=changes)
@@ -129,12 +132,8 @@ def _word(gains: Sequence[Effect], losses: Sequence[Effect]) -> Credited:
     return "loss" if losses else "none"
 
 
-def _said(
-    gains: Sequence[Effect], losses: Sequence[Effect], all_: Sequence[Effect], *, inert: bool
-) -> str:
+def _said(gains: Sequence[Effect], losses: Sequence[Effect], all_: Sequence[Effect]) -> str:
     """The axes that moved with their intervals, else that none did."""
-    if inert:
-        return "inert: its sites ran the same with it and without it"
     moved = [f"{one.axis} {_text(one)}" for one in (*gains, *losses)]
     if moved:
         return "; ".join(moved)

@@ -15,7 +15,6 @@ from experiments.campaign.records import AxisReached, CampaignRow, LeverStanding
 from experiments.campaign.residual import residual_of
 from experiments.campaign.standings import Stored, standings
 from experiments.spool import new_run_id
-from levers import catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def draw(of: Drawing, now: datetime) -> CampaignRow:
     levers = tuple(_with_problem(one, of.problems) for one in standings(place, stored))
     axes, levers, unbound = _bound(of, bound, levers)
     residual = _residual(bound)
-    known = in_catalog(place.workload.name)
+    known = in_catalog(place)
     unnamed = tuple(name for name in known if name not in place.campaign.named)
     state = rules.state_of(axes, levers, unnamed, unbound)
     left = rules.paths_left([PathLeft.of(path) for path in place.campaign.paths], levers)
@@ -81,10 +80,11 @@ def draw(of: Drawing, now: datetime) -> CampaignRow:
     return row.model_copy(update={"reopened": again, "next": step})
 
 
-def in_catalog(workload: str) -> tuple[str, ...]:
-    """The names of the levers that the catalog has for a workload."""
-    found = (entry.lever for entry in catalog.listed())
-    return tuple(one.name for one in found if one is not None and workload in one.workloads)
+def in_catalog(place: Place) -> tuple[str, ...]:
+    """The names of the levers that the catalog has for this workload."""
+    found = (entry.lever for entry in place.known)
+    name = place.workload.name
+    return tuple(one.name for one in found if one is not None and name in one.workloads)
 
 
 def _bound(

@@ -90,7 +90,7 @@ def _drawn(
         return recorded.replayed(file, file.campaign, moment)
     assert isinstance(file.campaign, Campaign), "a loaded file holds a campaign"
     place = place_of(file.campaign, before)
-    current = now.stack(registry, place.driver)
+    current = now.stack(registry, place.driver, place.known)
     return draw(Drawing(file, place, Stored(registry, where, current), before), moment)
 
 

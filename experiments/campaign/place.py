@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from experiments import environment
@@ -29,6 +29,7 @@ class Place:
         device: None where no such device is on this machine; ``absent`` says why.
         parameters: resolved; empty where nothing is known of them without the device.
         levers: the levers of the file, in its order.
+        known: the whole catalog, read once.
     """
 
     campaign: Campaign
@@ -38,6 +39,7 @@ class Place:
     device_kind: str
     parameters: Mapping[str, Scalar]
     levers: tuple[Lever, ...]
+    known: tuple[catalog.Entry, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -70,18 +72,19 @@ def place_of(campaign: Campaign, before: CampaignRow | None) -> Place:
         UsageError: a workload, lever, setting, axis, oracle or parameter that is not known.
     """
     workload = workloads.get(campaign.workload)
-    levers = _levers(campaign)
+    known = catalog.listed()
+    levers = _levers(campaign, known)
     device, absent = _device(campaign)
     if device is None:
         kind = before.device_kind if before else ""
         parameters = before.parameters if before else {}
-        return Place(campaign, workload, None, absent, kind, parameters, levers)
+        return Place(campaign, workload, None, absent, kind, parameters, levers, known)
     resolved = workload.resolve(campaign.settings, device.facts)
     parameters = with_ranks(workload, resolved, 1)
     _check_axes(campaign, workload, parameters)
     versions = environment.stack_versions(device.driver)
     kind = device.facts.kind
-    return Place(campaign, workload, device, "", kind, parameters, levers, versions)
+    return Place(campaign, workload, device, "", kind, parameters, levers, known, versions)
 
 
 def _device(campaign: Campaign) -> tuple[Device | None, str]:
@@ -95,7 +98,7 @@ def _device(campaign: Campaign) -> tuple[Device | None, str]:
     return device, ""
 
 
-def _levers(campaign: Campaign) -> tuple[Lever, ...]:
+def _levers(campaign: Campaign, known: Sequence[catalog.Entry]) -> tuple[Lever, ...]:
     """The levers of the file with their candidates checked.
 
     Raises:
@@ -103,12 +106,7 @@ def _levers(campaign: Campaign) -> tuple[Lever, ...]:
     """
     found = []
     for planned in campaign.levers:
-        try:
-            lever = catalog.get(planned.lever)
-        except UnknownName as error:
-            cure = f"{error.cure}; a lever that nobody has built is a [[paths]] entry, unbuilt"
-            message = f"campaign {campaign.name}: {error.message}"
-            raise UsageError(message, cure=cure) from error
+        lever = _lever(campaign, planned.lever, known)
         for setting in planned.candidates:
             lever.settings.check(lever.name, setting)
         if campaign.workload not in lever.workloads:
@@ -118,6 +116,17 @@ def _levers(campaign: Campaign) -> tuple[Lever, ...]:
             )
         found.append(lever)
     return tuple(found)
+
+
+def _lever(campaign: Campaign, name: str, known: Sequence[catalog.Entry]) -> Lever:
+    """One lever of the file; a broken one says why it is."""
+    names = [entry.name for entry in known]
+    if name not in names:
+        error = UnknownName("lever", name, names)
+        cure = f"{error.cure}; a lever that nobody has built is a [[paths]] entry, unbuilt"
+        raise UsageError(f"campaign {campaign.name}: {error.message}", cure=cure)
+    found = known[names.index(name)].lever
+    return catalog.get(name) if found is None else found
 
 
 def _check_axes(campaign: Campaign, workload: Workload, parameters: Mapping[str, Scalar]) -> None:

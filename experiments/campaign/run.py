@@ -171,7 +171,7 @@ class Sitting:
         """The request, going on with a run that was interrupted in this scope and stack."""
         scope = self.place.scope(request.lever, setting)
         with Registry.open(self.home.registry) as registry:
-            current = now.stack(registry, self.place.driver)
+            current = now.stack(registry, self.place.driver, self.place.known)
             on = binding.on_set(self.place, registry, current)
         others = {str(one) for one in on if one.lever != request.lever}
         for run_id in reversed(spool_reader.run_ids(self.home.runs)):
@@ -220,7 +220,9 @@ class Sitting:
 
     def _stack_request(self, left_s: float | None) -> StackRequest:
         with Registry.open(self.home.registry) as registry:
-            on = binding.on_set(self.place, registry, now.stack(registry, self.place.driver))
+            on = binding.on_set(
+                self.place, registry, now.stack(registry, self.place.driver, self.place.known)
+            )
         found = binding.bound(self.place, self.home, on)
         if found.unfinished:
             return StackRequest(self.place.workload.name, resume=found.unfinished, profile=True)
@@ -230,7 +232,9 @@ class Sitting:
 
     def _draw(self) -> CampaignRow:
         with Registry.open(self.home.registry) as registry:
-            stored = Stored(registry, self.home, now.stack(registry, self.place.driver))
+            stored = Stored(
+                registry, self.home, now.stack(registry, self.place.driver, self.place.known)
+            )
             row = draw(
                 Drawing(self.file, self.place, stored, self.before, self._problems),
                 datetime.now(UTC),
