@@ -28,4 +28,8 @@ def open_implementation(
         from experiments.workloads.decode.oracle_transformers import open_transformers
 
         return open_transformers(parameters, device, seed, oracle)
+    if kind == "server":
+        from experiments.workloads.decode.oracle_server import open_server
+
+        return open_server(parameters, device, seed, oracle)
     return open_session(parameters, device, seed, implementation)

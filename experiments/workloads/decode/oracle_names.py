@@ -17,7 +17,7 @@ from experiments.values import Scalar
 from experiments.workloads.decode.parameters import parsed_concurrency
 from levers.errors import BadParameter, UnknownName
 
-ORACLES = ("sdpa", "transformers", "transformers:")
+ORACLES = ("sdpa", "transformers", "transformers:", "server:")
 """The first is the default; a name that ends with a colon takes an argument."""
 
 SHOWN = ("sdpa", "transformers", "transformers:C,C", "server:URL", "server:COMMAND")
@@ -39,7 +39,7 @@ class OracleName:
     @property
     def is_url(self) -> bool:
         """Whether a server is named by its address and not by the command that starts it."""
-        return self.argument.startswith("http")
+        return self.argument.startswith("http://")
 
     def concurrency(self, counts: tuple[int, ...]) -> tuple[int, ...]:
         """Which of the workload's concurrencies it is measured at.

@@ -9,7 +9,6 @@ from experiments.values import Scalar
 from experiments.workloads.decode import measuring
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.folder import model_config
-from experiments.workloads.decode.generation import rate_axis
 from experiments.workloads.decode.oracle_names import OracleName
 from experiments.workloads.decode.parameters import parsed_concurrency
 from experiments.workloads.decode.prompts import PromptSet, digest, prompt_set
@@ -30,10 +29,8 @@ class OracleWork:
         self.config: ModelConfig = model_config(self.model)
         every = parsed_concurrency(str(parameters["concurrency"]))
         self.counts = name.concurrency(every)
-        prompt_tokens, self.output_tokens = (
-            self._number("prompt_tokens"),
-            self._number("output_tokens"),
-        )
+        prompt_tokens = self._number("prompt_tokens")
+        self.output_tokens = self._number("output_tokens")
         self.capacity_tokens = prompt_tokens + self.output_tokens
         self.rounds, self.round_steps = self._number("rounds"), self._number("round_steps")
         self.prompts: PromptSet = prompt_set(self.model, self.config, prompt_tokens)
@@ -52,25 +49,27 @@ class OracleWork:
         self,
         gaps_s: Mapping[int, Sequence[float]],
         ttft: Sequence[float],
-        peak_bytes: int,
+        peak_bytes: int | None,
         facts: Mapping[str, Scalar],
+        latencies: Mapping[str, float] | None = None,
     ) -> Measurement:
-        """The sample of an oracle that decodes all slots in step.
+        """The sample of an oracle.
 
         Args:
-            gaps_s: per concurrency, the seconds of each step.
+            gaps_s: per concurrency, the seconds of each step in which every stream got a token.
             ttft: times to first token, in ms.
-            peak_bytes: peak memory.
+            peak_bytes: peak memory; None where it is not known, which leaves the axis out.
             facts: how the oracle ran, with ``oracle_mode``.
+            latencies: axes that are known better than from the steps.
         """
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps_s.items()}
+        values = measuring.axis_values(gaps_s, ttft, peak_bytes or 0) | dict(latencies or {})
+        if peak_bytes is None:
+            del values["memory/peak_bytes"]
         return Measurement(
-            values=measuring.axis_values(gaps_s, ttft, peak_bytes),
+            values=values,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
             inputs_digest=digest(self.measured),
             outputs_count=sum(c * len(v) for c, v in gaps_s.items()) + len(ttft),
             facts={"prompt_tokens_total": sum(len(p) for p in self.measured), **facts},
         )
-
-
-__all__ = ["OracleWork", "rate_axis"]
