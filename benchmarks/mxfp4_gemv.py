@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from levers.kernels.mxfp4 import Mxfp4Weight, quantise
+from levers.kernels.mxfp4_matrix import Mxfp4Weight, quantise
 
 COPY_BYTES_PER_S = 4.3e12
 """Device-to-device copy on an H200, read and write, as measured."""

@@ -23,12 +23,9 @@ times ``2 ** -126``, the subnormal 0.5 included, so that no table is needed and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 BLOCK = 32
 """Elements below one scale (OCP MX v1.0, section 5.2)."""
@@ -59,88 +56,6 @@ SIGN_BIT, REST_BIT = 15, 6
 PLANE_WIDTHS = (32, 16, 8, 4)
 """Widths of a plane, the best first: a row must be a whole number of superblocks of 8 P."""
 
-CHUNK_ELEMENTS = 1 << 22
-"""Elements that are quantised at once: an fp64 temporary of a chunk is 34 MB."""
-
-PACKED_ROWS = 64
-"""Rows up to which the packed weights are multiplied directly on CUDA; more go to bf16 first."""
-PACKED_PLANE = 16
-"""Narrowest plane that one product on tensor cores sums; inputs that are a multiple of 128."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mxfp4Weight:
-    """A matrix ``[E, C]`` in MXFP4, as it stands in for a tensor in a Linear.
-
-    Attributes:
-        words_EW: int32 [E, C / 8], laid out in planes.
-        scales_EG: uint8 [E, C / 32], E8M0 codes in the order of the blocks.
-        tickets: int32 zeros on the device, one for 16 outputs; the kernels that split the inputs
-            count arrivals there and leave zeros behind.
-    """
-
-    words_EW: Tensor
-    scales_EG: Tensor
-    tickets: Tensor = field(repr=False)
-
-    @property
-    def shape(self) -> torch.Size:
-        """Outputs and inputs, as of the tensor that was quantised."""
-        return torch.Size((self.words_EW.shape[0], self.words_EW.shape[1] * PLANES))
-
-    @property
-    def device(self) -> torch.device:
-        """Where the words live."""
-        return self.words_EW.device
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are kept: words, scales and tickets."""
-        return sum(one.nbytes for one in (self.words_EW, self.scales_EG, self.tickets))
-
-    def dequantise(self, dtype: torch.dtype) -> Tensor:
-        """The quantised weights ``[E, C]``; exact in bf16 and wider where the scale is in range."""
-        if self.device.type == "cuda":
-            from levers.kernels.mxfp4_dequantise_triton import dequantise_triton
-
-            return dequantise_triton(self, dtype)
-        return dequantise_torch(self, dtype)
-
-    def packed(self, x_NC: Tensor) -> bool:
-        """Whether the kernel multiplies these rows by the packed weights."""
-        few = x_NC.device.type == "cuda" and x_NC.shape[0] <= PACKED_ROWS
-        return few and plane_width(self.shape[1]) >= PACKED_PLANE
-
-    def linear(
-        self, x_NC: Tensor, bias_E: Tensor | None = None, residual_NE: Tensor | None = None
-    ) -> Tensor:
-        """``x W^T (+ bias) (+ residual)`` in the dtype of ``x``; leading dimensions are kept.
-
-        Up to 64 rows on CUDA one kernel reads the packed weights and adds what is to be added; more
-        rows, and every other device, multiply by the dequantised matrix.
-        """
-        rows_NC = x_NC.reshape(-1, x_NC.shape[-1])
-        if self.packed(rows_NC):
-            from levers.kernels.mxfp4_launch import Epilogue, product
-
-            out_NE = product(rows_NC, self, Epilogue(bias_E, residual_NE))
-        else:
-            out_NE = functional.linear(rows_NC, self.dequantise(x_NC.dtype), bias_E)
-            out_NE = out_NE if residual_NE is None else out_NE + residual_NE.reshape(out_NE.shape)
-        return out_NE.view(*x_NC.shape[:-1], self.shape[0])
-
-    def swiglu(self, x_NC: Tensor) -> Tensor:
-        """``silu(gate) * up`` of a matrix of gate rows and then up rows, ``[N, E / 2]``."""
-        rows_NC = x_NC.reshape(-1, x_NC.shape[-1])
-        if self.packed(rows_NC):
-            from levers.kernels.mxfp4_launch import Epilogue, product
-
-            out_NI = product(rows_NC, self, Epilogue(gate=True))
-        else:
-            gate_NI, up_NI = self.linear(rows_NC).chunk(2, dim=-1)
-            out_NI = functional.silu(gate_NI) * up_NI
-        return out_NI.view(*x_NC.shape[:-1], self.shape[0] // 2)
-
 
 def plane_width(inputs: int) -> int:
     """P of a row of so many inputs, a multiple of 32."""
@@ -155,32 +70,6 @@ def refusal(weight_EC: Tensor) -> str:
     if not largest <= VALUES[-1] * 2.0 ** (MOST_CODE - BIAS):
         return f"its largest weight is {largest:g}, above 12 or not finite"
     return ""
-
-
-def quantise(weight_EC: Tensor) -> Mxfp4Weight:
-    """Quantise a matrix, a chunk of rows at a time.
-
-    Raises:
-        ValueError: a matrix that :func:`refusal` names a reason for.
-    """
-    reason = refusal(weight_EC)
-    if reason:
-        raise ValueError(f"{reason}; leave the matrix as it is")
-    outputs, inputs = weight_EC.shape
-    width, device = plane_width(inputs), weight_EC.device
-    words_EW = torch.empty((outputs, inputs // PLANES), dtype=torch.int32, device=device)
-    scales_EG = torch.empty((outputs, inputs // BLOCK), dtype=torch.uint8, device=device)
-    for rows in _chunks(outputs, inputs):
-        codes, scales_EG[rows] = element_codes(weight_EC[rows])
-        words_EW[rows] = pack(codes, width)
-    tickets = torch.zeros(-(-outputs // 16), dtype=torch.int32, device=device)
-    return Mxfp4Weight(words_EW, scales_EG, tickets)
-
-
-def _chunks(outputs: int, inputs: int) -> Iterator[slice]:
-    step = max(1, CHUNK_ELEMENTS // inputs)
-    for first in range(0, outputs, step):
-        yield slice(first, min(first + step, outputs))
 
 
 def element_codes(weight_EC: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,14 +137,14 @@ def _places(plane: int) -> tuple[int, int]:
     return base + SIGN_BIT - SIGN_SHIFT[place], base + REST_BIT - REST_SHIFT[place]
 
 
-def dequantise_torch(weight: Mxfp4Weight, dtype: torch.dtype) -> Tensor:
+def dequantise_torch(words_EW: Tensor, scales_EG: Tensor, dtype: torch.dtype) -> Tensor:
     """The quantised weights ``[E, C]`` with plain PyTorch: four elements a look-up."""
-    outputs, inputs = weight.shape
-    width = plane_width(inputs)
-    halves = weight.words_EW.view(torch.int16).int() & 0xFFFF
-    found = _values_of_halves(dtype).to(weight.device).index_select(0, halves.flatten())
+    outputs, words = words_EW.shape
+    width = plane_width(words * PLANES)
+    halves = words_EW.view(torch.int16).int() & 0xFFFF
+    found = _values_of_halves(dtype).to(words_EW.device).index_select(0, halves.flatten())
     planes = found.view(outputs, -1, width, PLANES).transpose(-1, -2)
-    scales = power_of_two(weight.scales_EG.int() - BIAS).to(dtype).unsqueeze(-1)
+    scales = power_of_two(scales_EG.int() - BIAS).to(dtype).unsqueeze(-1)
     return (planes.reshape(outputs, -1, BLOCK) * scales).flatten(-2)
 
 

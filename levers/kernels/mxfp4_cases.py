@@ -17,16 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from levers.base import OpCase
-from levers.kernels.mxfp4 import (
-    BIAS,
-    BLOCK,
-    VALUES,
-    Mxfp4Weight,
-    plane_width,
-    power_of_two,
-    quantise,
-    unpack,
-)
+from levers.kernels.mxfp4 import BIAS, BLOCK, VALUES, plane_width, power_of_two, unpack
+from levers.kernels.mxfp4_matrix import Mxfp4Weight, quantise
 
 Tensors = tuple[Tensor, ...]
 Fill = Callable[[Tensor, Tensor], None]

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from levers.kernels.mxfp4 import Mxfp4Weight, plane_width
+from levers.kernels.mxfp4 import plane_width
+from levers.kernels.mxfp4_matrix import Mxfp4Weight
 from levers.kernels.mxfp4_triton import PLANES, decoded_pair, half_fp32
 
 BLOCK_WORDS = 512

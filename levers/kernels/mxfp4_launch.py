@@ -22,7 +22,8 @@ import torch
 import triton
 from torch import Tensor
 
-from levers.kernels.mxfp4 import PACKED_ROWS, PLANES, Mxfp4Weight, plane_width
+from levers.kernels.mxfp4 import PLANES, plane_width
+from levers.kernels.mxfp4_matrix import PACKED_ROWS, Mxfp4Weight
 from levers.kernels.mxfp4_triton import tile_product
 
 TILE_ROWS = (8, 16, 32, PACKED_ROWS)

@@ -122,7 +122,7 @@ def tile_sums(  # type: ignore[no-untyped-def]
     return total
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def collected(partial_ptr, at, keep, stride, splits):  # type: ignore[no-untyped-def]
     """The sums that the splits have left, added in their order; past the first cache (.cg)."""
     total = tl.load(partial_ptr + at, mask=keep, other=0.0, cache_modifier=".cg")

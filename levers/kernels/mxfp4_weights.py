@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from levers.kernels.mxfp4 import Mxfp4Weight, quantise, refusal
+from levers.kernels.mxfp4 import refusal
+from levers.kernels.mxfp4_matrix import Mxfp4Weight, quantise
 
 
 def keep_mxfp4(name: str, tensor_EC: Tensor) -> Tensor | Mxfp4Weight:

@@ -11,7 +11,7 @@ from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.session import open_session
 from levers.base import OpCase, Site, engaged
-from levers.kernels.mxfp4 import Mxfp4Weight
+from levers.kernels.mxfp4_matrix import Mxfp4Weight
 from levers.lint import SampleFacts, complaints
 from levers.mxfp4_weights import LEVER, NEAR_TIE_NAT, QUALITY, QUALITY_MARGIN, SITE, TOLERANCE
 from levers.policy import ParityClass

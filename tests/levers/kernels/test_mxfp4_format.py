@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from levers.kernels import mxfp4
-from levers.kernels.mxfp4 import BLOCK, VALUES, dequantise_torch, element_codes, pack, quantise
+from levers.kernels import mxfp4, mxfp4_matrix
+from levers.kernels.gemv import FusedMatrix, Norm
+from levers.kernels.mxfp4 import BLOCK, VALUES, element_codes, pack
+from levers.kernels.mxfp4_matrix import quantise
 
 E2M1 = dict(enumerate(("0", "0.5", "1", "1.5", "2", "3", "4", "6")))
 """OCP MX v1.0, table 5."""
@@ -101,12 +103,12 @@ def test_what_is_on_the_grid_comes_back_bit_for_bit() -> None:
     values[:, ::BLOCK] = 6.0
     weight = (values * 2.0**-9).to(torch.bfloat16)
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
-        assert torch.equal(dequantise_torch(quantise(weight), dtype), weight.to(dtype))
+        assert torch.equal(quantise(weight).dequantise(dtype), weight.to(dtype))
 
 
 def test_the_error_is_that_of_two_bits_of_mantissa() -> None:
     weight = normal(64, 512)
-    back = dequantise_torch(quantise(weight), torch.float64)
+    back = quantise(weight).dequantise(torch.float64)
     error = float((back - weight.double()).norm() / weight.double().norm())
     spec = weight.double().unflatten(-1, (-1, BLOCK))
     low = torch.frexp(spec.abs().amax(-1, keepdim=True)).exponent - 3
@@ -141,7 +143,7 @@ def test_a_weight_takes_four_and_a_quarter_bits() -> None:
 
 def test_chunks_of_rows_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = quantise(normal(50, 128))
-    monkeypatch.setattr(mxfp4, "CHUNK_ELEMENTS", 7 * 128)
+    monkeypatch.setattr(mxfp4_matrix, "CHUNK_ELEMENTS", 7 * 128)
     parts = quantise(normal(50, 128))
     assert torch.equal(whole.words_EW, parts.words_EW)
     assert torch.equal(whole.scales_EG, parts.scales_EG)
@@ -175,3 +177,15 @@ def test_a_linear_keeps_leading_dimensions_and_adds_bias_and_residual() -> None:
     assert weight.linear(x[0, 0]).shape == (16,)
     gate, up = plain.chunk(2, dim=-1)
     torch.testing.assert_close(weight.swiglu(x), torch.nn.functional.silu(gate) * up)
+
+
+def test_it_takes_part_in_a_fused_block_with_the_norm_before_it() -> None:
+    weight, x, delta = quantise(normal(16, 64, scale=0.2)), *normal(2, 3, 64, scale=1.0).float()
+    norm = Norm(torch.rand(64), 1e-6, delta, torch.empty_like(x))
+    assert isinstance(weight, FusedMatrix)
+    normed = torch.rms_norm(x + delta, (64,), norm.weight_C, norm.eps)
+    assert torch.equal(weight.fused_linear(x, norm, False), weight.linear(normed))
+    assert torch.equal(weight.fused_linear(x, norm, True), weight.swiglu(normed))
+    assert norm.sum_NC is not None
+    assert torch.equal(norm.sum_NC, x + delta)
+    assert torch.equal(weight.fused_linear(x, None, False), weight.linear(x))

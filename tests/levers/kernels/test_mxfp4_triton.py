@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from levers.kernels import mxfp4
-from levers.kernels.mxfp4 import Mxfp4Weight, dequantise_torch, quantise
+from levers.kernels.mxfp4 import dequantise_torch
+from levers.kernels.mxfp4_matrix import Mxfp4Weight, quantise
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = pytest.mark.skipif(
@@ -21,8 +22,12 @@ def draw(rows: int, outputs: int, inputs: int, seed: int = 2) -> tuple[Tensor, M
     return x, quantise(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5)
 
 
+def plain(weight: Mxfp4Weight, dtype: torch.dtype) -> Tensor:
+    return dequantise_torch(weight.words_EW, weight.scales_EG, dtype)
+
+
 def truth(x: Tensor, weight: Mxfp4Weight) -> Tensor:
-    return x.double() @ dequantise_torch(weight, torch.float64).t()
+    return x.double() @ plain(weight, torch.float64).t()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_the_dequantising_kernel_is_plain_dequantising(inputs: int, dtype: torch
     from levers.kernels.mxfp4_dequantise_triton import dequantise_triton
 
     _, weight = draw(1, 21, inputs)
-    assert torch.equal(dequantise_triton(weight, dtype), dequantise_torch(weight, dtype))
+    assert torch.equal(dequantise_triton(weight, dtype), plain(weight, dtype))
 
 
 def test_what_the_kernel_does_not_take_is_an_error() -> None:
@@ -126,3 +131,20 @@ def test_a_plan_has_no_empty_split_and_fills_the_device(outputs: int, inputs: in
         programs = -(-outputs // plan.outputs) * plan.splits
         resident = RESIDENT if rows <= FEW_ROWS else RESIDENT // 4
         assert programs * 2 > resident or inputs < 1024
+
+
+@pytest.mark.parametrize("channels", [128, 200])
+def test_the_norm_before_a_product_adds_rounds_and_scales(channels: int) -> None:
+    from levers.kernels.mxfp4_norm_triton import stream_norm_triton
+
+    generator = torch.Generator().manual_seed(9)
+    x, delta = torch.randn(2, 3, channels, generator=generator)
+    weight, total = torch.rand(channels, generator=generator), torch.full((3, channels), torch.nan)
+    found = stream_norm_triton(x, delta, weight, 1e-6, total)
+    assert torch.equal(total, x + delta)
+    expected = torch.rms_norm(x + delta, (channels,), weight, 1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    plain = stream_norm_triton(x, None, weight, 1e-6, None)
+    torch.testing.assert_close(plain, torch.rms_norm(x, (channels,), weight, 1e-6))
+    with pytest.raises(ValueError, match="strides"):
+        stream_norm_triton(x, delta, weight, 1e-6, torch.empty(channels, 3).t())
