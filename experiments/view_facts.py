@@ -9,6 +9,7 @@ from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
 from experiments.view_arms import arm_facts
+from experiments.view_floor import floor_facts
 
 Fact = tuple[str, str]
 """A label and its text."""
@@ -47,6 +48,7 @@ def _speed_facts(record: RunRecord) -> tuple[Fact, ...]:
             "smallest visible",
             formats.margin(seen) if seen is not None else "not known",
         ),
+        *floor_facts(record),
     )
 
 

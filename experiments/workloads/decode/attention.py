@@ -86,8 +86,20 @@ class SplitAttention:
         self._lengths_B = (positions_B + 1).to(torch.int32)
 
     def __call__(self, layer: int, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor) -> Tensor:
-        """Store the new token, launch the kernel, and report the splits it was launched with."""
+        """Store the new token and attend."""
         self.cache.write(layer, self._rows, k_BKD, v_BKD)
+        return self.attend_stored(layer, q_BHD)
+
+    def places(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """For a kernel that stores the new token itself: keys and values of the layer as rows.
+
+        Returns:
+            ``k_RD, v_RD``, and the row of each token and KV head of this step, ``[B * K]``.
+        """
+        return *self.cache.flat(layer), self._rows
+
+    def attend_stored(self, layer: int, q_BHD: Tensor) -> Tensor:
+        """Launch the kernel over what is stored, and report the splits it was launched with."""
         out_BHD = self._out_BHD[: self._count]
         kv = self.cache.layer(layer, self._count, self._lengths_B)
         self._sites.attention(self._rule, q_BHD, kv, self._plan, out_BHD, self._workspace)

@@ -1,7 +1,7 @@
 """The two KV caches: pages with a block table, and contiguous rows (also the oracle's).
 
 Shape suffixes: L layers, B slots of the batch, P pages, M pages of a slot, S slots of a page, K KV
-heads, D head dimension, T tokens, N new tokens.
+heads, D head dimension, T tokens, N new tokens, R rows of all pages, slots and KV heads.
 """
 
 from __future__ import annotations
@@ -64,9 +64,14 @@ class PagedCache:
 
     def write(self, layer: int, rows: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
         """Store new keys and values in one layer at rows from :meth:`rows`."""
+        k_RD, v_RD = self.flat(layer)
+        k_RD.index_copy_(0, rows, k_NKD.reshape(-1, self._head_dim))
+        v_RD.index_copy_(0, rows, v_NKD.reshape(-1, self._head_dim))
+
+    def flat(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer as rows ``k_RD, v_RD``."""
         width = self._head_dim
-        self.k_LPKSD[layer].view(-1, width).index_copy_(0, rows, k_NKD.reshape(-1, width))
-        self.v_LPKSD[layer].view(-1, width).index_copy_(0, rows, v_NKD.reshape(-1, width))
+        return self.k_LPKSD[layer].view(-1, width), self.v_LPKSD[layer].view(-1, width)
 
     def layer(self, layer: int, count: int, lengths_B: Tensor) -> PagedKV:
         """The first ``count`` slots of one layer, as the kernels see them."""
@@ -107,9 +112,14 @@ class ContiguousCache:
 
     def write(self, layer: int, rows: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
         """Store new keys and values in one layer at rows from :meth:`rows`."""
+        k_RD, v_RD = self.flat(layer)
+        k_RD.index_copy_(0, rows, k_NKD.reshape(-1, self._head_dim))
+        v_RD.index_copy_(0, rows, v_NKD.reshape(-1, self._head_dim))
+
+    def flat(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer as rows ``k_RD, v_RD``."""
         width = self._head_dim
-        self.k_LBKTD[layer].view(-1, width).index_copy_(0, rows, k_NKD.reshape(-1, width))
-        self.v_LBKTD[layer].view(-1, width).index_copy_(0, rows, v_NKD.reshape(-1, width))
+        return self.k_LBKTD[layer].view(-1, width), self.v_LBKTD[layer].view(-1, width)
 
     def layer(self, layer: int, count: int, lengths_B: Tensor) -> PagedKV:
         """The first ``count`` slots of one layer: each a single page that holds all of its rows."""

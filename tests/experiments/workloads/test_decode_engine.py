@@ -163,3 +163,20 @@ def test_digests_name_each_step_and_see_a_non_finite_value() -> None:
     found.weights.final_norm_C.fill_(float("nan"))
     _, bad = step_digests(found, lambda: found.step(2), PROMPTS[:2], 1, "logits/c2")
     assert bad == {"logits/c2/step0": 2 * CONFIG.vocab_size}
+
+
+@pytest.mark.parametrize("kind", ["paged", "contiguous"])
+def test_a_token_stored_by_someone_else_is_attended_to_like_one_of_its_own(kind: str) -> None:
+    found, other = engine(kind), engine(kind)
+    q_BHD, k_BKD, v_BKD = (torch.randn(2, heads, 8) for heads in (4, 2, 2))
+    for one in (found, other):
+        one.plan(2)
+        one.prefill(0, PROMPTS[0])
+        one.prefill(1, PROMPTS[1])
+        one.attention.begin(torch.arange(2), one.positions_B[:2])
+    expected = found.attention(1, q_BHD, k_BKD, v_BKD).clone()
+    attention = other.attention
+    assert isinstance(attention, SplitAttention)
+    k_RD, v_RD, rows = attention.places(1)
+    k_RD[rows], v_RD[rows] = k_BKD.flatten(0, 1), v_BKD.flatten(0, 1)
+    assert torch.equal(attention.attend_stored(1, q_BHD), expected)
