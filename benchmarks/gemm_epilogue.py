@@ -299,7 +299,7 @@ def mlp(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
 
 
 def gemm(bench: Bench, case: str, rows: int, name: str, inputs: int, outputs: int) -> None:
-    """One Linear's three products: PyTorch's choice, and each of the library's proposals."""
+    """One Linear's products (the weight's gradient in both dtypes): PyTorch's choice, and each of the library's proposals."""
     x, grad = bench.drawn(rows, inputs), bench.drawn(rows, outputs, seed=1)
     weight, bias = bench.drawn(outputs, inputs, seed=2) / 40, bench.drawn(outputs, seed=3)
     forms: dict[str, tuple[Call, Tensor, object]] = {
@@ -323,6 +323,11 @@ def gemm(bench: Bench, case: str, rows: int, name: str, inputs: int, outputs: in
             lambda: product(grad.t(), x, FP32),
             grad.new_empty(outputs, inputs, dtype=FP32),
             lambda out: (products.weight_problem(grad, x, FP32), Operands(x, grad, out)),
+        ),
+        "wgrad bf16": (
+            lambda: grad.t() @ x,
+            grad.new_empty(outputs, inputs),
+            lambda out: (products.weight_problem(grad, x, BF16), Operands(x, grad, out)),
         ),
     }
     for form, (torchs, out, make) in forms.items():

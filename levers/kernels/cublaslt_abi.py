@@ -90,8 +90,6 @@ class Operation(Attribute):
     BIAS_POINTER = (8, ctypes.c_void_p)
     AUX_POINTER = (11, ctypes.c_void_p)
     AUX_LD = (12, ctypes.c_int64)
-    AUX_DATA_TYPE = (22, ctypes.c_int32)
-    BIAS_DATA_TYPE = (26, ctypes.c_int32)
 
 
 class Preference(Attribute):

@@ -92,7 +92,10 @@ class Operands:
 
 
 class Plan:
-    """The descriptors of one problem."""
+    """The descriptors of one problem.
+
+    Bias and activation input are left at the library's default type, which is the result's.
+    """
 
     def __init__(self, library: Library, problem: Problem) -> None:
         self.library, self.problem = library, problem
@@ -102,11 +105,8 @@ class Plan:
         self._put(Operation.TRANSA, OP_T if p.transpose_a else OP_N)
         self._put(Operation.TRANSB, OP_T if p.transpose_b else OP_N)
         self._put(Operation.EPILOGUE, p.epilogue)
-        if p.epilogue.has_bias:
-            self._put(Operation.BIAS_DATA_TYPE, p.result)
         if p.epilogue.has_aux:
             self._put(Operation.AUX_LD, p.m)
-            self._put(Operation.AUX_DATA_TYPE, p.result)
         a = (p.k, p.m) if p.transpose_a else (p.m, p.k)
         b = (p.n, p.k) if p.transpose_b else (p.k, p.n)
         self.a, self.b = (self._layout(p.operands, *shape) for shape in (a, b))

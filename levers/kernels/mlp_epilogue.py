@@ -59,15 +59,14 @@ def gelu(h_NF: Tensor) -> Tensor:
 
 
 def hidden(
-    x_NC: Tensor, up_FC: Tensor, bias_F: Tensor | None, stream: torch.dtype, fusion: Fusion
+    x_NC: Tensor, up_FC: Tensor, bias_F: Tensor | None, stream: torch.dtype, active: bool
 ) -> tuple[Tensor, Tensor]:
-    """Activation and pre-activation, ``[N, F]`` each, in ``stream``."""
-    if fusion.active:
-        active, h = linear_gelu(x_NC, up_FC, bias_F, stream)
-    else:
-        h = linear(x_NC, up_FC, bias_F, stream)
-        active = gelu(h)
-    return active, h
+    """Activation and pre-activation, ``[N, F]`` each, in ``stream``; ``active`` as in a fusion."""
+    if active:
+        out, h = linear_gelu(x_NC, up_FC, bias_F, stream)
+        return out, h
+    h = linear(x_NC, up_FC, bias_F, stream)
+    return gelu(h), h
 
 
 class EpilogueMlp(torch.autograd.Function):
@@ -83,16 +82,17 @@ class EpilogueMlp(torch.autograd.Function):
         down_bias_C: Tensor,
         matmul: torch.dtype,
         stream: torch.dtype,
-        fusion: Fusion,
+        in_forward: bool,
+        sums: bool,
     ) -> Tensor:
         """``[N, C]`` in ``stream``, multiplied in ``matmul``; the hidden layer is in ``stream``."""
         needs_x, needs_up, needs_up_bias, needs_down, _ = ctx.needs_input_grad[:5]
         inside = needs_x or needs_up or needs_up_bias
         x, (up, up_bias) = x_NC.to(matmul), rounded(up_FC, up_bias_F, matmul)
         down, down_bias = rounded(down_CF, down_bias_C, matmul)
-        active, h = hidden(x, up, up_bias, stream, fusion)
+        active, h = hidden(x, up, up_bias, stream, in_forward)
         active = active.to(matmul)
-        ctx.matmul, ctx.sums = matmul, fusion.sums
+        ctx.matmul, ctx.sums = matmul, sums
         ctx.dtypes = tuple(one.dtype for one in (x_NC, up_FC, up_bias_F, down_CF, down_bias_C))
         ctx.save_for_backward(
             x if needs_up else None,
@@ -121,7 +121,7 @@ class EpilogueMlp(torch.autograd.Function):
             dup = None if x is None else weight_grad(dh, x, up_dtype)
         ddown = None if active is None else weight_grad(grad, active, down_dtype)
         ddown_bias = column_sums(grad, down_bias_dtype) if needs_down_bias else None
-        return dx, dup, dup_bias, ddown, ddown_bias, None, None, None
+        return dx, dup, dup_bias, ddown, ddown_bias, None, None, None, None
 
 
 class EpilogueMlps:
@@ -145,6 +145,6 @@ class EpilogueMlps:
     ) -> Tensor:
         """``[N, C]`` in the stream's dtype."""
         parameters = (up_FC, up_bias_F, down_CF, down_bias_C)
-        dtypes = dtypes_of(x_NC, self.precision)
-        out: Tensor = EpilogueMlp.apply(x_NC, *parameters, *dtypes, self.fusion)  # type: ignore[no-untyped-call]
+        how = (*dtypes_of(x_NC, self.precision), self.fusion.active, self.fusion.sums)
+        out: Tensor = EpilogueMlp.apply(x_NC, *parameters, *how)  # type: ignore[no-untyped-call]
         return out

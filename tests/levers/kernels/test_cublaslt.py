@@ -164,8 +164,7 @@ def test_attributes_have_the_headers_numbers_and_sizes() -> None:
     sizes = {one.name: (one.number, ctypes.sizeof(one.stored)) for one in Operation}
     assert sizes == {
         "TRANSA": (3, 4), "TRANSB": (4, 4), "EPILOGUE": (7, 4), "BIAS_POINTER": (8, 8),
-        "AUX_POINTER": (11, 8), "AUX_LD": (12, 8), "AUX_DATA_TYPE": (22, 4),
-        "BIAS_DATA_TYPE": (26, 4),
+        "AUX_POINTER": (11, 8), "AUX_LD": (12, 8),
     }  # fmt: skip
     sizes = {one.name: (one.number, ctypes.sizeof(one.stored)) for one in Preference}
     assert sizes == {"MAX_WORKSPACE_BYTES": (1, 8), "REDUCTION_SCHEME_MASK": (3, 4)}
@@ -201,12 +200,11 @@ def test_layouts_are_column_major_and_dense_as_they_are_stored() -> None:
         assert recorder.attributes[Operation.TRANSB.number] == int(turned_b)
 
 
-def test_an_epilogues_pointers_and_types_are_set_where_it_has_them() -> None:
+def test_an_epilogues_pointers_are_set_where_it_has_them() -> None:
     recorder = Recorder()
     plan = Plan(Library(recorder), problem(epilogue=Epilogue.GELU_AUX_BIAS))
     assert recorder.attributes[Operation.EPILOGUE.number] == 164
     assert recorder.attributes[Operation.AUX_LD.number] == 64
-    assert recorder.attributes[Operation.AUX_DATA_TYPE.number] == Kind.BF16
     given = operands(bias=True)
     plan.point(given)
     assert given.bias is not None
@@ -216,7 +214,7 @@ def test_an_epilogues_pointers_and_types_are_set_where_it_has_them() -> None:
     plain = Recorder()
     Plan(Library(plain), problem())
     assert Operation.AUX_LD.number not in plain.attributes
-    assert Operation.BIAS_DATA_TYPE.number not in plain.attributes
+    assert Operation.BIAS_POINTER.number not in plain.attributes
 
 
 def test_descriptors_are_given_back_with_their_plan() -> None:
