@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import split_table
 from levers.errors import BadParameter
 from levers.kernels.split_heuristic import DecodeShape
 from levers.kernels.split_kv_rules import BackendRule, CappedRule, chosen_splits
@@ -12,6 +16,7 @@ from levers.kernels.tuned_splits_h200 import TABLES
 from levers.kernels.tuned_splits_table import TunedRow, TunedTable, row_of
 
 H200 = "NVIDIA H200"
+MEASURED = Path(__file__).parents[3] / "docs/results/h200/split_table.json"
 TABLE_IDS = [f"{table.backend} on {table.device}" for table in TABLES]
 
 
@@ -133,3 +138,19 @@ def test_a_row_takes_a_count_within_half_a_percent_of_the_fastest(
 
 def test_of_equally_fast_counts_the_smallest_is_taken() -> None:
     assert row_of(32, 2048, 1, {0: 9.0, 16: 5.0, 4: 5.0}).splits == 4
+
+
+def test_the_tables_are_those_of_the_measured_file() -> None:
+    reports = [json.loads(MEASURED.read_text())]
+    assert split_table.MODULE.read_text() == split_table.module_text(reports)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=TABLE_IDS)
+def test_no_count_of_the_measured_file_is_more_than_1_percent_faster(table) -> None:  # type: ignore[no-untyped-def]
+    report = json.loads(MEASURED.read_text())
+    (found,) = [one for one in report["tables"] if one["backend"] == table.backend]
+    assert len(found["rows"]) == len(table.rows)
+    chosen = {(row.query_heads, row.tokens, row.batch): row.splits for row in table.rows}
+    for row in found["rows"]:
+        splits = chosen[row["query_heads"], row["tokens"], row["batch"]]
+        assert row["us"][str(splits)] <= 1.01 * min(row["us"].values())
