@@ -26,6 +26,7 @@ def test_several_at_once_on_one_fresh_home_all_end_rightly(tmp_path):
 @pytest.mark.slow
 def test_a_wrong_twin_of_the_split_cap_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # its mirror is tested above
     (row,) = twins.run(["fa2_nsplits_cap_wrong"], twins.SHORT)
     assert (row["outcome"], row["reason"]) == ("gated-OFF", "parity-failed")
     assert "tokens" in row["detail"]
