@@ -27,7 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
@@ -137,63 +137,95 @@ def error(found: Tensor, truth: Tensor) -> float:
     return float((found.double() - truth).norm()) / norm if norm else float(found.norm())
 
 
+Line = tuple[Callable[[], Sequence[Tensor]], Sequence[Tensor], Sequence[Tensor]]
+"""The library's results, PyTorch's, and truth."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The tensors of a check at one size, in bf16; weights are scaled for results near 1."""
+
+    x: Tensor
+    grad: Tensor
+    up: Tensor
+    down: Tensor
+    bias: Tensor
+    h: Tensor
+    dh: Tensor
+
+    @classmethod
+    def of(cls, bench: Bench, rows: int, channels: int, width: int) -> Drawn:
+        """Rows, the output's gradient, both weights, a bias, and a hidden layer with a gradient."""
+        x, grad = bench.drawn(rows, channels), bench.drawn(rows, channels, seed=1)
+        up = bench.drawn(width, channels, seed=2) * channels**-0.5
+        down = bench.drawn(channels, width, seed=3) * width**-0.5
+        bias, dh = bench.drawn(width, seed=4), bench.drawn(rows, width, seed=5)
+        return cls(x, grad, up, down, bias, F.linear(x, up, bias), dh)
+
+    def double(self) -> Drawn:
+        """The same values in fp64."""
+        return Drawn(*(getattr(self, one.name).double() for one in fields(self)))
+
+
 def check(bench: Bench, rows: int, channels: int, width: int) -> None:
     """Every product at one size."""
-    x, grad = bench.drawn(rows, channels), bench.drawn(rows, channels, seed=1)
-    up = bench.drawn(width, channels, seed=2) * channels**-0.5
-    down, bias = bench.drawn(channels, width, seed=3) * width**-0.5, bench.drawn(width, seed=4)
-    h = F.linear(x, up, bias)
-    dh = bench.drawn(rows, width, seed=5)
-    wide = [one.double() for one in (x, grad, up, down, bias, h, dh)]
-    x64, grad64, up64, down64, bias64, h64, dh64 = wide
-    h_true = F.linear(x64, up64, bias64)
-    slope = partial(torch.ops.aten.gelu_backward, approximate="tanh")
-    dh_true = slope(grad64 @ down64, h64)
-    dh_torch, sums_torch = backward_torch(h, (grad @ down).to(h.dtype))
-    gelu = partial(F.gelu, approximate="tanh")
-    lines: dict[str, tuple[Call, Sequence[Tensor], Sequence[Tensor]]] = {
-        "linear": (lambda: [products.linear(x, up, bias, BF16)], [h], [h_true]),
+    drawn = Drawn.of(bench, rows, channels, width)
+    wide, case = drawn.double(), f"{rows} x {channels} x {width}"
+    for what, line in {**forward_lines(drawn, wide), **backward_lines(drawn, wide)}.items():
+        bench.report.attempt("check", case, what, partial(_check_line, bench, case, what, line))
+
+
+def forward_lines(d: Drawn, true: Drawn) -> dict[str, Line]:
+    """The products of the forward."""
+    h_true, gelu = F.linear(true.x, true.up, true.bias), partial(F.gelu, approximate="tanh")
+    return {
+        "linear": (lambda: [products.linear(d.x, d.up, d.bias, BF16)], [d.h], [h_true]),
         "linear, no bias": (
-            lambda: [products.linear(x, up, None, BF16)], [F.linear(x, up)], [x64 @ up64.t()],
+            lambda: [products.linear(d.x, d.up, None, BF16)],
+            [F.linear(d.x, d.up)],
+            [true.x @ true.up.t()],
         ),
         "linear_gelu": (
-            lambda: products.linear_gelu(x, up, bias, BF16), [gelu(h), h], [gelu(h_true), h_true],
+            lambda: products.linear_gelu(d.x, d.up, d.bias, BF16),
+            [gelu(d.h), d.h],
+            [gelu(h_true), h_true],
         ),
+    }
+
+
+def backward_lines(d: Drawn, true: Drawn) -> dict[str, Line]:
+    """The products of the backward."""
+    dact = true.grad @ true.down
+    dh_true = torch.ops.aten.gelu_backward(dact, true.h, approximate="tanh")
+    dh, sums = backward_torch(d.h, d.grad @ d.down)
+    dweight, sums_true = true.dh.t() @ true.x, dh_true.sum(0)
+    wide_weight = product(d.dh.t(), d.x, FP32)
+    return {
         "gelu_grad": (
-            lambda: products.gelu_grad(grad, down, h, False)[:1], [dh_torch], [dh_true],
+            lambda: products.gelu_grad(d.grad, d.down, d.h, False)[:1], [dh], [dh_true],
         ),
         "gelu_grad with the bias": (
-            lambda: products.gelu_grad(grad, down, h, True),
-            [dh_torch, sums_torch.to(BF16)], [dh_true, dh_true.sum(0)],
+            lambda: products.gelu_grad(d.grad, d.down, d.h, True),
+            [dh, sums.to(BF16)], [dh_true, sums_true],
         ),
-        "input_grad": (lambda: [products.input_grad(dh, up, BF16)], [dh @ up], [dh64 @ up64]),
+        "input_grad": (
+            lambda: [products.input_grad(d.dh, d.up, BF16)], [d.dh @ d.up], [true.dh @ true.up],
+        ),
         "weight_grad in fp32": (
-            lambda: [products.weight_grad(dh, x, FP32)], [product(dh.t(), x, FP32)],
-            [dh64.t() @ x64],
+            lambda: [products.weight_grad(d.dh, d.x, FP32)], [wide_weight], [dweight],
         ),
         "weight_grad in bf16": (
-            lambda: [products.weight_grad(dh, x, BF16)], [dh.t() @ x], [dh64.t() @ x64],
+            lambda: [products.weight_grad(d.dh, d.x, BF16)], [d.dh.t() @ d.x], [dweight],
         ),
         "weight_grad in fp32 with BGRADB": (
-            lambda: with_bias_sum(dh, x), [product(dh.t(), x, FP32), column_sums(dh, FP32)],
-            [dh64.t() @ x64, dh64.sum(0)],
+            lambda: with_bias_sum(d.dh, d.x),
+            [wide_weight, column_sums(d.dh, FP32)], [dweight, true.dh.sum(0)],
         ),
     }  # fmt: skip
-    case = f"{rows} x {channels} x {width}"
-    for what, (ours, theirs, truth) in lines.items():
-        bench.report.attempt(
-            "check", case, what, partial(_check_line, bench, case, what, ours, theirs, truth)
-        )
 
 
-def _check_line(
-    bench: Bench,
-    case: str,
-    what: str,
-    ours: Callable[[], Sequence[Tensor]],
-    theirs: Sequence[Tensor],
-    truth: Sequence[Tensor],
-) -> None:
+def _check_line(bench: Bench, case: str, what: str, line: Line) -> None:
+    ours, theirs, truth = line
     found = ours()
     errors = [error(one, true) for one, true in zip(found, truth, strict=True)]
     known = [error(one, true) for one, true in zip(theirs, truth, strict=True)]
@@ -299,7 +331,7 @@ def mlp(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
 
 
 def gemm(bench: Bench, case: str, rows: int, name: str, inputs: int, outputs: int) -> None:
-    """One Linear's products (the weight's gradient in both dtypes): PyTorch's choice, and each of the library's proposals."""
+    """One Linear's products: PyTorch's choice, and each of the library's proposals."""
     x, grad = bench.drawn(rows, inputs), bench.drawn(rows, outputs, seed=1)
     weight, bias = bench.drawn(outputs, inputs, seed=2) / 40, bench.drawn(outputs, seed=3)
     forms: dict[str, tuple[Call, Tensor, object]] = {

@@ -72,15 +72,6 @@ class CublasLt:
                 plan.algorithm = self._algorithm(plan, operands)
             self.launch(plan, operands, plan.algorithm)
 
-    def supports(self, problem: Problem) -> bool:
-        """Whether the library has an algorithm for it; seen without running one."""
-        with self._lock, torch.cuda.device(self.device):
-            try:
-                self._plan(problem).candidates(self.handle, 1)
-            except Refused:
-                return False
-            return True
-
     def measured(
         self, problem: Problem, operands: Operands, count: int = CANDIDATES
     ) -> list[tuple[str, float]]:

@@ -64,11 +64,6 @@ class Epilogue(IntEnum):
     BGRADB = 512
 
     @property
-    def has_bias(self) -> bool:
-        """Whether it reads a bias or writes a bias's gradient."""
-        return self not in (Epilogue.DEFAULT, Epilogue.DGELU)
-
-    @property
     def has_aux(self) -> bool:
         """Whether it reads or writes the activation's input."""
         return bool(self & 128)
