@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import split_table
 from benchmarks.split_table_timing import Shape, plan_of
+from levers.kernels.split_kv_config import CANDIDATES
 from levers.kernels.tuned_splits_table import TunedRow
 
 
@@ -82,3 +83,19 @@ def test_the_libraries_are_left_their_own_rule_and_ours_is_the_heuristic() -> No
     assert plan_of("fa3", shape, 0, 48).num_splits == 0
     assert plan_of("triton", shape, 0, 48).num_splits == 7
     assert plan_of("triton", shape, 3, 48).num_splits == 3
+
+
+def test_the_layouts_of_our_kernel_are_compared_at_several_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def timed(backend: str, shape: Shape, counts: list[int], *_: object) -> dict[int, float]:
+        assert backend == "triton"
+        assert counts == [2]
+        return {count: 10.0 for count in counts} | ({2: 5.0} if _[-1] is CANDIDATES[1] else {})
+
+    monkeypatch.setattr("benchmarks.split_table_timing.microseconds", timed)
+    out = tmp_path / "layouts.json"
+    split_table.main(["--rehearse", "--layouts", "--out", str(out)])
+    found = json.loads(out.read_text())["layouts"]
+    assert [one["name"] for one in found] == [one.name for one in CANDIDATES]
+    assert f"ours {CANDIDATES[1].name} 5.00 us" in capsys.readouterr().out
