@@ -88,10 +88,10 @@ def test_the_libraries_are_left_their_own_rule_and_ours_is_the_heuristic() -> No
 def test_the_layouts_of_our_kernel_are_compared_at_several_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def timed(backend: str, shape: Shape, counts: list[int], *_: object) -> dict[int, float]:
+    def timed(backend: str, shape: Shape, counts: list[int], *rest: object) -> dict[int, float]:
         assert backend == "triton"
         assert counts == [2]
-        return {count: 10.0 for count in counts} | ({2: 5.0} if _[-1] is CANDIDATES[1] else {})
+        return dict.fromkeys(counts, 5.0 if rest[-1] is CANDIDATES[1] else 10.0)
 
     monkeypatch.setattr("benchmarks.split_table_timing.microseconds", timed)
     out = tmp_path / "layouts.json"
