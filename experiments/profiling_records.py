@@ -9,7 +9,15 @@ from pydantic import Field
 from experiments.values import FrozenMap, Scalar, Value
 
 Group = Literal[
-    "gemm", "attention", "row kernels", "reductions", "optimiser", "copies", "other", "host gap"
+    "gemm",
+    "attention",
+    "row kernels",
+    "reductions",
+    "optimiser",
+    "copies",
+    "communication",
+    "other",
+    "host gap",
 ]
 """Where the time of a step can go; ``row kernels`` are element-wise and row-wise ones."""
 
@@ -20,6 +28,7 @@ GROUPS: tuple[Group, ...] = (
     "reductions",
     "optimiser",
     "copies",
+    "communication",
     "other",
     "host gap",
 )

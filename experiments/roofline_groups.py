@@ -12,16 +12,18 @@ import re
 from experiments.profiling_records import Group
 
 KERNELS: tuple[tuple[Group, str], ...] = (
+    ("communication", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
     ("copies", r"^memcpy|^memset|direct_copy_kernel|copy_device_to_device|CatArrayBatchedCopy"),
     ("optimiser", r"adam|multi_tensor_apply|foreach|lamb"),
     (
         "attention",
-        r"flash|fmha|attention|sdpa|softmax_.*attn|cudnn.*(mha|sdp)|attn|mha_|_fa[234]_|splitkv",
+        r"flash|fmha|attention|sdpa|softmax_.*attn|cudnn.*(mha|sdp)|attn|mha_|_fa[234]_|splitkv"
+        r"|^_split_kernel|^merge_kernel",
     ),
     (
         "gemm",
         r"gemm|cutlass|cublas|nvjet|xmma|wgmma|ampere_.*_tn|sm\d+_.*(gemm|mma)|_mm_|matmul|dot_kernel"
-        r"|splitKreduce",
+        r"|splitKreduce|gemv|^_one_row|^_few_rows",
     ),
     (
         "reductions",
@@ -31,12 +33,14 @@ KERNELS: tuple[tuple[Group, str], ...] = (
     (
         "row kernels",
         r"elementwise|layer_?norm|rms|modulate|gate_residual|residual|rope|gelu|silu|softmax"
+        r"|_norm\b|_norm_|dequantise"
         r"|triton_(poi|per|fused)|index_select|gather|distribution|fill|where|embedding",
     ),
 )
 """Patterns of CUDA kernels, case-insensitive."""
 
 OPERATORS: tuple[tuple[Group, str], ...] = (
+    ("communication", r"^c10d::|^gloo:|^nccl:|^record_param_comms"),
     ("optimiser", r"adam|foreach|Optimizer"),
     ("attention", r"scaled_dot_product|flash_attention|attention"),
     ("gemm", r"aten::(addmm|mm|bmm|baddbmm|matmul|linear|_scaled_mm|mkldnn_linear)$|mkldnn|mkl_"),

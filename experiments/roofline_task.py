@@ -20,7 +20,12 @@ from experiments.values import Scalar
 FLOP_FACTS: Mapping[str, Group] = {"matmul_flop": "gemm", "attention_flop": "attention"}
 """Facts of a sample that say the useful work of one step, and the group that does it."""
 
-BYTE_FACTS: Mapping[str, Group] = {"row_bytes": "row kernels", "optimiser_bytes": "optimiser"}
+BYTE_FACTS: Mapping[str, Group] = {
+    "row_bytes": "row kernels",
+    "optimiser_bytes": "optimiser",
+    "weight_bytes": "gemm",
+    "kv_bytes": "attention",
+}
 """The same of the least bytes that a step must move."""
 
 

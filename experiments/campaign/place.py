@@ -11,7 +11,7 @@ from experiments.campaign.records import CampaignRow
 from experiments.campaign.spec import Campaign
 from experiments.environment import Device
 from experiments.evidence import Scope
-from experiments.prepare import RunFacts
+from experiments.prepare import RunFacts, oracle_of
 from experiments.ranks.needs import with_ranks
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
@@ -136,6 +136,7 @@ def _check_axes(campaign: Campaign, workload: Workload, parameters: Mapping[str,
         if goal.axis not in names:
             error = UnknownName("axis", goal.axis, names)
             raise UsageError(f"campaign {campaign.name}: {error.message}", cure=error.cure)
-    if campaign.oracle.partition(":")[0] not in [o.partition(":")[0] for o in workload.oracles]:
-        found = UnknownName("oracle", campaign.oracle, workload.oracles)
-        raise UsageError(f"campaign {campaign.name}: {found.message}", cure=found.cure)
+    try:
+        oracle_of(workload, campaign.oracle)
+    except UnknownName as found:
+        raise UsageError(f"campaign {campaign.name}: {found.message}", cure=found.cure) from found

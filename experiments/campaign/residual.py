@@ -37,6 +37,9 @@ COMPUTE, COPY = "gemm_flop_per_s", "copy_bytes_per_s"
 FLOOR = "floor_ratio"
 """Part of the name of a sample's fact that says how many times its floor a step takes."""
 
+PROFILED = "profiled"
+"""The fact of a sample that says in words what one profiled step is."""
+
 NO_FLOOR: Mapping[ResidualName, str] = {
     "host gap": "its floor is nothing: no work is done in it",
     "glue": "its floor is nothing: fused into its neighbours it would move no bytes of its own",
@@ -55,10 +58,11 @@ def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -
     for one in profile.groups:
         by_name[NAMED[one.group]].append(one)
     groups = tuple(_group(name, found, profile) for name, found in by_name.items())
+    said = str(samples[-1].telemetry.get(PROFILED) or "") if samples else ""
     return Residual(
         source=source,
         step_ms=profile.step_ms,
-        unit=profile.unit,
+        unit=said if said and profile.unit == "step" else profile.unit,
         groups=groups,
         floors=floors_of(samples),
     )

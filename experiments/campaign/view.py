@@ -174,7 +174,7 @@ def _residual(residual: Residual) -> Table:
     )
     notes = []
     if residual.groups:
-        said = f"shares of a {residual.unit} of {residual.step_ms:.3f} ms, profile of "
+        said = f"shares of {residual.step_ms:.3f} ms ({residual.unit}), profile of "
         notes.append(f"{said}{residual.source}")
     notes += [residual.said] if residual.said else []
     notes += [f"{name}: {value:.2f}" for name, value in sorted(residual.floors.items())]

@@ -51,6 +51,13 @@ from tests.support.stub_workload import RATE, STUB
         ("Memcpy DtoD (Device -> Device)", "copies"),
         ("Memset (Device)", "copies"),
         ("void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda>", "copies"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication"),
+        ("_split_kernel", "attention"),
+        ("merge_kernel", "attention"),
+        ("_one_row", "gemm"),
+        ("_few_rows", "gemm"),
+        ("_add_norm", "row kernels"),
+        ("_qk_norm_rope", "row kernels"),
         ("some_kernel_that_nobody_knows", "other"),
     ],
 )

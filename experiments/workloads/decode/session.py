@@ -15,8 +15,8 @@ from experiments.workloads.base import unpaced
 from experiments.workloads.decode import floor, generation, measuring
 from experiments.workloads.decode.building import build_engine
 from experiments.workloads.decode.folder import model_config
-from experiments.workloads.decode.names import QUALITY, floor_fact
-from experiments.workloads.decode.parameters import parsed_concurrency
+from experiments.workloads.decode.names import QUALITY, WEIGHT_BYTES, floor_fact
+from experiments.workloads.decode.parameters import parsed_concurrency, weighs
 from experiments.workloads.decode.prompts import digest, prompt_set
 from experiments.workloads.decode.quality import CPU_TOKENS, CUDA_TOKENS, held_out_nll
 from experiments.workloads.decode.sites import UNWATCHED
@@ -30,6 +30,8 @@ WARM_REQUESTS = 4
 fifth 11 (kernels are loaded and memory is found for the new shapes)."""
 EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass, at least one of them eager."""
+PROFILED_STEPS = 8
+"""Steps of each concurrency in one profiled step of the work, beside those that settle it."""
 DIGEST_STEPS = 4
 """Steps of each concurrency whose logits are named by digest."""
 PARITY_PROMPTS = 16
@@ -52,7 +54,7 @@ class DecodeSession:
         self._prompts = prompt_set(model, self._config, prompt_tokens)
         self._measured = self._prompts.measured(max(self._counts), seed)
         self.pace: Callable[[], None] = unpaced
-        self._quality: dict[str, float] = {}
+        self._fixed: dict[str, float] = {}
         self._engine = build_engine(
             parameters, self._config, self._device, seed, self._oracle, max(self._counts)
         )
@@ -95,7 +97,9 @@ class DecodeSession:
             length = self._number("prompt_tokens")
             about = CPU_TOKENS if self._device.type == "cpu" else CUDA_TOKENS
             texts = self._prompts.apart(max(1, about // length), length)
-            self._quality = {QUALITY: held_out_nll(self._engine, texts)}
+            self._fixed[QUALITY] = held_out_nll(self._engine, texts)
+        if weighs(self._parameters):
+            self._fixed[WEIGHT_BYTES] = float(floor.stored_bytes(self._engine.weights))
         self._weight_bytes = floor.read_bytes(self._engine.weights)
         self._copy_rate = floor.copy_rate(self._device, self._weight_bytes)
 
@@ -123,11 +127,11 @@ class DecodeSession:
         peak = measuring.peak_bytes(self._device)
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps.items()}
         return Measurement(
-            values=measuring.axis_values(gaps, ttft, peak) | self._quality,
+            values=measuring.axis_values(gaps, ttft, peak) | self._fixed,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
             inputs_digest=digest(self._measured),
             outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
-            facts=self._facts() | self._floor_facts(gaps),
+            facts=self._facts() | self._floor_facts(gaps) | self._profiled_facts(),
         )
 
     def _floor_facts(self, gaps_s: Mapping[int, list[float]]) -> dict[str, Scalar]:
@@ -151,6 +155,26 @@ class DecodeSession:
             mode = "captured" if self._engine.holds_graphs else "eager"
             facts["oracle_mode"] = f"{mode}-{self._oracle}"
         return facts
+
+    def step_once(self) -> None:
+        """A few steps of every concurrency, run as the timed ones are: what a profile looks at."""
+        for count in self._counts:
+            self._decode(count, self._profiled_steps)
+
+    @property
+    def _profiled_steps(self) -> int:
+        return min(PROFILED_STEPS, self._number("round_steps"))
+
+    def _profiled_facts(self) -> dict[str, Scalar]:
+        """The least that :meth:`step_once` must read: in each step every weight and the caches."""
+        steps = self._profiled_steps + measuring.SETTLE
+        filled = sum(length for count in self._counts for _, length in self._starts[:count])
+        tokens = filled + sum(self._counts) * steps / 2
+        return {
+            "weight_bytes": steps * len(self._counts) * self._weight_bytes,
+            "kv_bytes": round(steps * floor.kv_bytes(self._config, tokens, self._engine.dtype)),
+            "profiled": f"{steps} steps at each c of {', '.join(map(str, self._counts))}",
+        }
 
     def _requests(self, rounds: int) -> list[list[tuple[int, tuple[int, ...]]]]:
         """The timed requests of each round, ``(slot, prompt)``: the prompts in turn, cut short."""
