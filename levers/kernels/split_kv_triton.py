@@ -157,22 +157,34 @@ def launch(
         ValueError: a head dimension that is no power of two, pages that are not contiguous or hold
             no whole tiles of 16 slots.
     """
-    batch, heads, dim = q_BHD.shape
-    kv_heads, splits = kv.k_PKSD.shape[1], plan.num_splits
-    used = _fitting(config or (WIDE if q_BHD.dtype.itemsize == 4 else DEFAULT), kv, plan, dim)
-    o_XBHD, lse_XBH = workspace.partials(splits, batch, heads, dim)
-    group, last = heads // kv_heads, used.merge == "last" and splits > 1
-    padded = triton.next_power_of_2(splits)
+    used = _fitting(config or (WIDE if q_BHD.dtype.itemsize == 4 else DEFAULT), kv, plan)
+    o_XBHD, lse_XBH = workspace.partials(plan.num_splits, *q_BHD.shape)
+    last = used.merge == "last" and plan.num_splits > 1
+    written = (out_BHD, o_XBHD, lse_XBH, workspace.arrived_BH)
+    _launch_pieces(q_BHD, kv, plan, written, used, last)
+    if plan.num_splits > 1 and not last:
+        _launch_merge(o_XBHD, lse_XBH, out_BHD)
+    return plan.num_splits
+
+
+def _launch_pieces(
+    q_BHD: Tensor,
+    kv: PagedKV,
+    plan: SplitPlan,
+    written: tuple[Tensor, Tensor, Tensor, Tensor],
+    config: SplitConfig,
+    last: bool,
+) -> None:
+    """One program a (sequence, KV head, split); ``last``: the last one of a KV head merges."""
+    (batch, heads, dim), kv_heads = q_BHD.shape, kv.k_PKSD.shape[1]
+    group, splits = heads // kv_heads, plan.num_splits
     _split_kernel[(batch * kv_heads, splits)](
         q_BHD.contiguous(),
         kv.k_PKSD,
         kv.v_PKSD,
         kv.table_BM,
         kv.lengths_B,
-        out_BHD,
-        o_XBHD,
-        lse_XBH,
-        workspace.arrived_BH,
+        *written,
         LOG2_E / math.sqrt(dim),
         batch,
         kv.table_BM.stride(0),
@@ -181,28 +193,31 @@ def launch(
         plan.tokens_per_split,
         KV_HEADS=kv_heads,
         GROUP=group,
-        GROUP_ROWS=max(used.rows, triton.next_power_of_2(group)),
+        GROUP_ROWS=max(config.rows, triton.next_power_of_2(group)),
         D=dim,
         PAGE=kv.page_size,
-        TILE=used.tile,
+        TILE=config.tile,
         SINGLE=splits == 1,
         PRECISION="ieee" if q_BHD.dtype.itemsize == 4 else "tf32",
-        **_merging(last, group, padded),
-        num_warps=used.warps,
-        num_stages=used.stages,
+        **_merging(last, group, triton.next_power_of_2(splits)),
+        num_warps=config.warps,
+        num_stages=config.stages,
     )
-    if splits > 1 and not last:
-        merge_kernel[(batch * heads,)](
-            o_XBHD,
-            lse_XBH,
-            out_BHD,
-            batch * heads,
-            splits,
-            D=dim,
-            SPLITS=padded,
-            num_warps=4 if splits > 16 else 1,
-        )
-    return splits
+
+
+def _launch_merge(o_XBHD: Tensor, lse_XBH: Tensor, out_BHD: Tensor) -> None:
+    """One program a (sequence, query head)."""
+    splits, rows = o_XBHD.shape[0], out_BHD.shape[0] * out_BHD.shape[1]
+    merge_kernel[(rows,)](
+        o_XBHD,
+        lse_XBH,
+        out_BHD,
+        rows,
+        splits,
+        D=out_BHD.shape[2],
+        SPLITS=triton.next_power_of_2(splits),
+        num_warps=4 if splits > 16 else 1,
+    )
 
 
 def _merging(last: bool, group: int, padded: int) -> dict[str, Any]:
@@ -218,7 +233,7 @@ def _merging(last: bool, group: int, padded: int) -> dict[str, Any]:
     }
 
 
-def _fitting(config: SplitConfig, kv: PagedKV, plan: SplitPlan, dim: int) -> SplitConfig:
+def _fitting(config: SplitConfig, kv: PagedKV, plan: SplitPlan) -> SplitConfig:
     """The layout with the largest tile that neither a page nor a piece cuts.
 
     Raises:
@@ -226,6 +241,7 @@ def _fitting(config: SplitConfig, kv: PagedKV, plan: SplitPlan, dim: int) -> Spl
     """
     if not (kv.k_PKSD.is_contiguous() and kv.v_PKSD.is_contiguous()):
         raise ValueError("the pages must be contiguous")
+    dim = kv.k_PKSD.shape[3]
     whole = math.gcd(kv.page_size, plan.tokens_per_split)
     if dim & (dim - 1) or dim < ROWS or whole % ROWS:
         raise ValueError(
