@@ -2,7 +2,8 @@
 
 Which algorithm runs is decided once for each problem, the first time it is run: the heuristic's
 proposals each run a few times in turn, and the fastest is kept. Problems that differ in the number
-of packed rows alone share a choice up to :data:`.cublaslt_plan.ROW_STEP` rows. Sums that are split
+of packed rows alone share a choice up to :data:`.cublaslt_plan.ROW_STEP` rows, and processes of one
+arm share it through :mod:`.cublaslt_choices`. Sums that are split
 over k are allowed where the parts are kept in fp32; schemes that add rounded parts are not.
 
 The products run on the caller's stream, so they can be captured in a graph, once each problem has
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from levers.errors import BadParameter
 from levers.kernels.cublaslt_abi import Algorithm, Heuristic, Kind, Refused, loaded_library
+from levers.kernels.cublaslt_choices import Choices, folder_of
 from levers.kernels.cublaslt_plan import WORKSPACE_BYTES, Operands, Plan, Problem
 from levers.kernels.cublaslt_tuning import best, device_us, interleaved_us
 
@@ -50,6 +53,8 @@ class CublasLt:
         self.handle = ctypes.c_void_p()
         with torch.cuda.device(device):
             self.library.call("Create", f"cuda:{device}", ctypes.byref(self.handle))
+        stack = f"{torch.cuda.get_device_name(device)} cuBLASLt {self.library.version}"
+        self.choices = Choices(folder_of(os.environ), stack)
         self.winners: dict[str, str] = {}
         self.tunings = 0
         self._chosen: dict[Problem, Algorithm] = {}
@@ -113,19 +118,28 @@ class CublasLt:
 
     def _algorithm(self, plan: Plan, operands: Operands) -> Algorithm:
         shared = plan.problem.shared
-        known = self._chosen.get(shared)
-        if known is not None and plan.takes(self.handle, known):
-            return known
+        known = self._chosen.get(shared) or self.choices.find(str(shared))
+        if known is None or not plan.takes(self.handle, known):
+            known = self._measured_best(plan, operands)
+        self._chosen[shared] = known
+        self.winners[str(shared)] = plan.describe(known)
+        return known
+
+    def _measured_best(self, plan: Plan, operands: Operands) -> Algorithm:
+        """The fastest proposal, or what another process chose for it first.
+
+        Raises:
+            BadParameter: a graph is being captured.
+        """
         if torch.cuda.is_current_stream_capturing():
             raise BadParameter(
                 f"cuBLASLt has not yet run {plan.problem}, and a graph is being captured",
                 cure="run the step once before the capture, so that its algorithms are chosen",
             )
         proposals, times_us = self._timed(plan, operands, CANDIDATES)
-        chosen: Algorithm = proposals[best(times_us)].algorithm
-        self._chosen[shared] = chosen
-        self.winners[str(shared)] = plan.describe(chosen)
-        return chosen
+        fastest: Algorithm = proposals[best(times_us)].algorithm
+        kept = self.choices.keep(str(plan.problem.shared), fastest)
+        return kept if plan.takes(self.handle, kept) else fastest
 
     def _timed(
         self, plan: Plan, operands: Operands, count: int

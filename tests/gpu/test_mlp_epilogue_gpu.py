@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,7 +136,8 @@ def test_results_repeat_bit_for_bit() -> None:
         assert all(map(torch.equal, first, again))
 
 
-def test_a_choice_is_measured_once_and_named() -> None:
+def test_a_choice_is_measured_once_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     lt = CublasLt(0)
     x, weight = drawn(777, CHANNELS), drawn(CHANNELS, CHANNELS, seed=1)
     out = torch.empty(777, CHANNELS, dtype=BF16, device="cuda")
@@ -151,6 +153,23 @@ def test_a_choice_is_measured_once_and_named() -> None:
     assert tunings >= 1
     lt.run(problem, Operands(weight, x, out))
     assert lt.tunings == tunings
+
+
+def test_a_choice_that_was_kept_is_taken_by_the_next_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    x, weight = drawn(900, CHANNELS), drawn(CHANNELS, CHANNELS, seed=1)
+    problem = products.linear_problem(x, weight, BF16, Epilogue.DEFAULT)
+    found, winners = [], []
+    for lt in (CublasLt(0), CublasLt(0)):
+        out = torch.empty(900, CHANNELS, dtype=BF16, device="cuda")
+        lt.run(problem, Operands(weight, x, out))
+        found.append(out)
+        winners.append(lt.winners)
+    assert lt.tunings == 0
+    assert winners[0] == winners[1]
+    assert torch.equal(*found)
 
 
 def test_a_refused_problem_says_so_by_name() -> None:
@@ -197,7 +216,8 @@ def test_forward_and_backward_can_be_captured_and_replayed_on_new_rows() -> None
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
-def test_a_new_problem_inside_a_capture_is_refused() -> None:
+def test_a_new_problem_inside_a_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     x, weight, lt = drawn(64, 96), drawn(4096, 96, seed=1), CublasLt(0)
     problem = products.linear_problem(x, weight, BF16, Epilogue.DEFAULT)
     operands = Operands(weight, x, x.new_empty(64, 4096))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments import compilations
-from levers.errors import BadParameter
+from levers.errors import BadParameter, StoreError
 from levers.kernels import cublaslt, cublaslt_tuning
 from levers.kernels.cublaslt import CublasLt, Devices, operand
 from levers.kernels.cublaslt_abi import (
@@ -29,6 +30,7 @@ from levers.kernels.cublaslt_abi import (
     loaded_library,
     mapped_library,
 )
+from levers.kernels.cublaslt_choices import Choices, folder_of
 from levers.kernels.cublaslt_plan import Operands, Plan, Problem
 from levers.kernels.cublaslt_tuning import best, interleaved_us
 
@@ -105,6 +107,7 @@ class Bench:
         self.times_us = {0: 100.0, 1: 90.0, 2: 80.0}
         monkeypatch.setattr(cublaslt, "loaded_library", lambda: Library(recorder))
         monkeypatch.setattr(cublaslt, "device_us", self.clock)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a device")
         monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream())
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
@@ -114,6 +117,11 @@ class Bench:
     def clock(self, call: Any) -> float:
         call()
         return self.times_us[self.recorder.ran[-1]]
+
+
+@pytest.fixture(autouse=True)
+def no_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
 
 
 @pytest.fixture
@@ -259,6 +267,51 @@ def test_a_new_problem_inside_a_capture_is_refused_and_a_known_one_runs(bench: B
     bench.lt.run(problem(200), operands())
     with pytest.raises(BadParameter, match="a graph is being captured"):
         bench.lt.run(problem(5000), operands())
+
+
+def test_a_second_process_takes_what_the_first_chose_and_measures_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    first = Bench(monkeypatch, Recorder())
+    first.lt.run(problem(), operands())
+    second = Bench(monkeypatch, Recorder())
+    second.times_us = {0: 1.0, 1: 2.0, 2: 3.0}
+    second.lt.run(problem(), operands())
+    assert (second.lt.tunings, second.recorder.ran) == (0, [2])
+    assert second.lt.winners.keys() == first.lt.winners.keys()
+
+
+def test_who_measures_at_the_same_time_takes_the_first_choice_too(tmp_path: Path) -> None:
+    one, other = Algorithm(), Algorithm()
+    one.data[0], other.data[0] = 4, 5
+    choices = Choices(tmp_path / "new", "a stack")
+    assert choices.find("p") is None
+    assert choices.keep("p", one).data[0] == 4
+    assert choices.keep("p", other).data[0] == 4
+    assert choices.keep("q", other).data[0] == 5
+    assert Choices(tmp_path / "new", "another").find("p") is None
+    assert len(list((tmp_path / "new").iterdir())) == 2
+
+
+def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:
+    assert folder_of({}) is None
+    assert folder_of({"TRITON_CACHE_DIR": str(tmp_path)}) == tmp_path / "cublaslt"
+    one = Algorithm()
+    assert Choices(None, "a stack").keep("p", one) is one
+    assert Choices(None, "a stack").find("p") is None
+
+
+def test_a_choice_that_cannot_be_read_or_written_is_an_error_with_a_cure(tmp_path: Path) -> None:
+    choices = Choices(tmp_path, "a stack")
+    choices.keep("p", Algorithm())
+    (held,) = tmp_path.iterdir()
+    held.write_bytes(b"short")
+    with pytest.raises(StoreError, match="5 bytes, not 64; remove it"):
+        choices.find("p")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot write"):
+        Choices(tmp_path / "file" / "folder", "a stack").keep("p", Algorithm())
 
 
 def test_a_call_hands_over_both_scalars_all_operands_and_the_stream(bench: Bench) -> None:
