@@ -5,9 +5,9 @@ and waits for the launches; here the step of each concurrency is captured once, 
 replayed as one launch. Kernels, their arguments and their order are the same, so the lever claims
 byte-exact.
 
-Mechanism: a step of L blocks is some 15 L launches from Python at several microseconds each. Where
+Mechanism: a block of the step is some 25 launches from Python at several microseconds each. Where
 the kernels of a small batch are shorter than that, the device waits for the host; a graph's nodes
-follow each other within about a microsecond, because the driver has the whole step at once.
+follow each other without the host, because the driver has the whole step at once.
 
 Where it does not help: large batches and large models, whose kernels hide the launches; a CPU,
 which has no graphs; work whose shapes change from step to step, since each shape needs a capture

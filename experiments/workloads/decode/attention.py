@@ -63,6 +63,7 @@ class SplitAttention:
         self._workspace = Workspace(
             min(128, splits), slots, config.num_q_heads, config.head_dim, device
         )
+        self._every_length_B = torch.zeros(slots, dtype=torch.int32, device=device)
         self._out_BHD = torch.zeros(
             slots, config.num_q_heads, config.head_dim, device=device, dtype=dtype
         )
@@ -83,7 +84,8 @@ class SplitAttention:
     def begin(self, slots_B: Tensor, positions_B: Tensor) -> None:
         """Rows of the new tokens and the lengths that the kernel reads."""
         self._rows = self.cache.rows(slots_B, positions_B)
-        self._lengths_B = (positions_B + 1).to(torch.int32)
+        self._lengths_B = self._every_length_B[: len(positions_B)]
+        torch.add(positions_B, 1, out=self._lengths_B)
 
     def __call__(self, layer: int, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor) -> Tensor:
         """Store the new token and attend."""

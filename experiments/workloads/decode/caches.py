@@ -44,8 +44,11 @@ class PagedCache:
         order = torch.randperm(pages, generator=torch.Generator().manual_seed(pages))
         self._free = order.tolist()
         self._held: dict[int, list[int]] = {}
-        self._heads = torch.arange(config.num_kv_heads, device=device)
         self._head_dim = config.head_dim
+        self._head_rows = torch.arange(config.num_kv_heads, device=device) * page_size
+        self._span = torch.arange(self.pages_per_slot * page_size, device=device)
+        self._page_rows = config.num_kv_heads * page_size
+        self._base_BT = torch.zeros(slots, len(self._span), dtype=torch.int64, device=device)
 
     def admit(self, slot: int) -> None:
         """Give a slot fresh pages; those it held go back to the end of the free list."""
@@ -53,14 +56,15 @@ class PagedCache:
         taken, self._free = self._free[: self.pages_per_slot], self._free[self.pages_per_slot :]
         self._held[slot] = taken
         self.table_BM[slot] = torch.tensor(taken, dtype=torch.int32)
+        pages_T = self.table_BM[slot].long()[self._span // self.page_size]
+        self._base_BT[slot] = pages_T * self._page_rows + self._span % self.page_size
 
     def rows(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
-        """Rows ``[N * K]`` of the flat cache where tokens at these positions are kept."""
-        pages_N = self.table_BM[slots_N, positions_N // self.page_size].long()
-        base_N1 = (pages_N * (len(self._heads) * self.page_size) + positions_N % self.page_size)[
-            :, None
-        ]
-        return (base_N1 + self._heads * self.page_size).flatten()
+        """Rows ``[N * K]`` of the flat cache where tokens at these positions are kept.
+
+        Looked up, since a step has few operations to spare: two launches in place of nine.
+        """
+        return (self._base_BT[slots_N, positions_N][:, None] + self._head_rows).flatten()
 
     def write(self, layer: int, rows: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
         """Store new keys and values in one layer at rows from :meth:`rows`."""
@@ -97,9 +101,9 @@ class ContiguousCache:
         self.v_LBKTD = [
             torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
         ]
-        self._capacity = capacity_tokens
-        self._heads = torch.arange(config.num_kv_heads, device=device)
         self._head_dim = config.head_dim
+        self._head_rows = torch.arange(config.num_kv_heads, device=device) * capacity_tokens
+        self._slot_rows = config.num_kv_heads * capacity_tokens
         self._table_B1 = torch.arange(slots, dtype=torch.int32, device=device)[:, None]
 
     def admit(self, slot: int) -> None:
@@ -107,8 +111,8 @@ class ContiguousCache:
 
     def rows(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
         """Rows ``[N * K]`` of the flat cache where tokens at these positions are kept."""
-        base_N1 = (slots_N * (len(self._heads) * self._capacity) + positions_N)[:, None]
-        return (base_N1 + self._heads * self._capacity).flatten()
+        base_N = torch.add(positions_N, slots_N, alpha=self._slot_rows)
+        return (base_N[:, None] + self._head_rows).flatten()
 
     def write(self, layer: int, rows: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
         """Store new keys and values in one layer at rows from :meth:`rows`."""
