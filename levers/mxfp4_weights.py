@@ -51,6 +51,7 @@ TOLERANCE = Tolerance(
     ),
 )
 
+WEIGHT_BYTES = "memory/weights_bytes"
 QUALITY = "quality/nll"
 QUALITY_MARGIN = 0.03
 """Log ratio of the held-out loss: 0.06 nat of 2 nat, 6 % of perplexity. What is paid for a model of
@@ -87,7 +88,7 @@ class Mxfp4Weights(DecodeLever):
         if facts.parameters.get("quality") == "on":
             guards.append(Guard(QUALITY, QUALITY_MARGIN))
         return GatingPolicy(
-            primaries=("decode/tok_s/c*",),
+            primaries=("decode/tok_s/c*", WEIGHT_BYTES),
             guards=tuple(guards),
             claims=ParityClass.TOLERATED,
             primary_margin=CPU_MARGIN if on_cpu else 0.01,

@@ -13,7 +13,15 @@ from experiments.workloads.decode.session import open_session
 from levers.base import OpCase, Site, engaged
 from levers.kernels.mxfp4_matrix import Mxfp4Weight
 from levers.lint import SampleFacts, complaints
-from levers.mxfp4_weights import LEVER, NEAR_TIE_NAT, QUALITY, QUALITY_MARGIN, SITE, TOLERANCE
+from levers.mxfp4_weights import (
+    LEVER,
+    NEAR_TIE_NAT,
+    QUALITY,
+    QUALITY_MARGIN,
+    SITE,
+    TOLERANCE,
+    WEIGHT_BYTES,
+)
 from levers.policy import ParityClass
 
 CPU = DeviceFacts(device="cpu", kind="test cpu", memory_bytes=8 << 30)
@@ -49,6 +57,7 @@ def test_the_policy_lets_quality_and_prefill_pay_within_bounds() -> None:
         quality = policy.guard_for(QUALITY)
         assert quality is not None
         assert quality.margin == QUALITY_MARGIN
+        assert policy.is_primary(WEIGHT_BYTES)
         assert policy.near_tie_share == 1.0
         assert policy.near_tie_gap_nat == NEAR_TIE_NAT == math.log(20)
     assert cuda.guard_for("memory/peak_bytes") is not None
@@ -87,13 +96,18 @@ def test_every_case_is_inside_the_tolerance_and_has_power(case: OpCase) -> None:
 
 
 def test_the_shipped_model_is_stored_in_four_bits_and_back_after_it() -> None:
-    parameters = workloads.get("decode").resolve(SHORT, CPU)
+    parameters = workloads.get("decode").resolve({**SHORT, "quality": "on"}, CPU)
     session = open_session(parameters, "cpu", 3, "engine")
-    plans = {}
+    session.warm_up()
+    plain = session.measure().values
+    session.renew()
     with engaged(LEVER, session.sites, "on"):
         session.warm_up()
+        packed = session.measure().values
         session.exercise()
         plans = dict(LEVER.witness(session.sites[SITE]))
+    assert plain[WEIGHT_BYTES] > 3 * packed[WEIGHT_BYTES]
+    assert 0.0 < abs(packed[QUALITY] - plain[QUALITY]) < 0.1 * plain[QUALITY]
     assert plans == {f"decode/tok_s/c{c}": "weights=Mxfp4Weight" for c in (1, 2)}
     session.sites[SITE].forget()
     session.renew()

@@ -32,6 +32,8 @@ SITES = (
 
 QUALITY = "quality/nll"
 """Mean loss of held-out text, teacher-forced, in nat a token."""
+WEIGHT_BYTES = "memory/weights_bytes"
+"""All weights as they are stored, a tied head counted once."""
 
 
 def floor_fact(count: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.config import ModelConfig
+from experiments.workloads.decode.folder import is_random
 from levers.errors import BadParameter
 from levers.kernels.split_heuristic import kv_block_tokens
 
@@ -82,6 +83,14 @@ def defaults(device: DeviceFacts, config: ModelConfig) -> Mapping[str, Scalar]:
         "kv": "paged",
         "quality": "off",
     }
+
+
+def weighs(parameters: Mapping[str, Scalar]) -> bool:
+    """Whether the stored weights are an axis: where a lever that stores them otherwise is judged.
+
+    That is with the quality of a trained model, or with random weights, which have none.
+    """
+    return parameters["quality"] == "on" or is_random(str(parameters["model"]))
 
 
 def parsed_concurrency(text: str) -> tuple[int, ...]:

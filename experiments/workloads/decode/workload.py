@@ -9,10 +9,16 @@ from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.folder import SHIPPED, is_random, model_config, model_digest
-from experiments.workloads.decode.names import QUALITY, SITES, rate_axis
+from experiments.workloads.decode.names import QUALITY, SITES, WEIGHT_BYTES, rate_axis
 from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
 from experiments.workloads.decode.oracle_names import ORACLES, parsed_oracle, users_mode
-from experiments.workloads.decode.parameters import CHOICES, RANGES, defaults, parsed_concurrency
+from experiments.workloads.decode.parameters import (
+    CHOICES,
+    RANGES,
+    defaults,
+    parsed_concurrency,
+    weighs,
+)
 from levers.errors import BadParameter, UnknownName
 from levers.policy import Axis
 
@@ -26,6 +32,8 @@ PEAK_BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.039e12, "B200": 8.0
 """Memory bandwidth in bytes/s by part of the device's name (NVIDIA datasheets, SXM parts)."""
 LARGEST_CACHE_BYTES = 126 * 2**20
 """Largest second-level cache of these devices (B200); a roofline bounds what is twice as large."""
+LEAST_WEIGHT_BITS = 4.25
+"""The fewest bits in which any lever stores a weight: four, and a scale of eight for 32."""
 
 
 class DecodeWorkload:
@@ -73,13 +81,15 @@ class DecodeWorkload:
         return values | {"model": model, "model_digest": model_digest(model)}
 
     def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
-        """Throughput per concurrency, latencies, peak memory, and held-out loss where asked for."""
+        """Throughput per concurrency, latencies, peak memory; loss and weights where judged."""
         counts = parsed_concurrency(str(parameters["concurrency"]))
         rates = tuple(Axis(rate_axis(c), "tok/s", higher_is_better=True) for c in counts)
         on_cuda = parameters["device_type"] == "cuda"
         memory = Axis("memory/peak_bytes", "bytes", higher_is_better=False, deterministic=on_cuda)
         loss = Axis(QUALITY, "nat", higher_is_better=False, deterministic=True)
-        return (*rates, *FIXED_AXES, memory, *((loss,) if parameters["quality"] == "on" else ()))
+        stored = Axis(WEIGHT_BYTES, "bytes", higher_is_better=False, deterministic=True)
+        losses = (loss,) if parameters["quality"] == "on" else ()
+        return (*rates, *FIXED_AXES, memory, *losses, *((stored,) if weighs(parameters) else ()))
 
     def targets(self, parameters: Mapping[str, Scalar], oracle: str | None) -> tuple[Target, ...]:
         """Each throughput must reach the oracle's; without an oracle there is no target.
@@ -127,18 +137,20 @@ class DecodeWorkload:
     ) -> Mapping[str, float]:
         """The rate at which weights and cache can be read from memory, per concurrency.
 
-        A step reads every weight once and every cached token of its sequences. Empty on a device
-        whose bandwidth is not known, and where the weights fit into twice the last cache.
+        A step reads every weight once, in the fewest bits in which a lever stores one, and every
+        cached token of its sequences. Empty on a device whose bandwidth is not known, and where the
+        weights fit into twice the last cache.
         """
         known = [rate for part, rate in PEAK_BANDWIDTH.items() if part in device.kind]
         config = model_config(str(parameters["model"]))
-        if not known or config.weight_bytes_read < 2 * LARGEST_CACHE_BYTES:
+        weights = config.weight_bytes_read * LEAST_WEIGHT_BITS / 16
+        if not known or weights < 2 * LARGEST_CACHE_BYTES:
             return {}
         prompt = int(parameters["prompt_tokens"] or 0)
         bounds = {}
         for c in parsed_concurrency(str(parameters["concurrency"])):
             cached = c * max(0, prompt - 5 * c) * config.kv_bytes_per_token
-            bounds[rate_axis(c)] = c * known[0] / (config.weight_bytes_read + cached)
+            bounds[rate_axis(c)] = c * known[0] / (weights + cached)
         return bounds
 
 
