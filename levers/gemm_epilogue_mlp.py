@@ -19,8 +19,8 @@ kernel, which reads 1,536 columns, and not from the epilogue of the weight's pro
 
 Numerics: products with fp32 sums, each result rounded once. GELU is taken of the pre-activation in
 fp32 or in its rounded form, as the library likes, and stored once; the pre-activation that is kept
-is bf16, as the original's. The first bias's gradient is summed before rounding, where the original
-rounds each addend. Weights get their gradients in their own dtype, without a cast. Sums that are
+is bf16, as the original's. The first bias's gradient is summed in fp32 and rounded once, where the
+original also rounds each addend. Weights get their gradients in their own dtype, without a cast. Sums that are
 split over k are kept in fp32.
 
 Where it does not help: blocks whose MLP multiplies in 8 bits or in fp32; small products, whose

@@ -4,7 +4,8 @@ Shapes: N rows, C inputs, F outputs.
 
 The arithmetic is that of :mod:`.linear_grads`: rows, weight and bias are rounded to the dtype that
 is multiplied, sums are fp32, and the gradients of the parameters are written in the parameters'
-dtype. Only who chooses the algorithm of a product differs.
+dtype. Only who chooses the algorithm of a product differs. A weight's gradient may instead be
+written in the multiplying dtype and then widened, which is what PyTorch's autocast does.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ class TunedLinear(torch.autograd.Function):
         bias_F: Tensor | None,
         matmul: torch.dtype,
         stream: torch.dtype,
+        narrow: bool,
     ) -> Tensor:
         """``[N, F]`` in ``stream``, multiplied in ``matmul``."""
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         x, (weight, bias) = x_NC.to(matmul), rounded(weight_FC, bias_F, matmul)
-        ctx.matmul = matmul
+        ctx.matmul, ctx.narrow = matmul, narrow
         ctx.dtypes = x_NC.dtype, weight_FC.dtype, None if bias_F is None else bias_F.dtype
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
         out: Tensor = linear(x, weight, bias, stream)
@@ -75,20 +77,29 @@ class TunedLinear(torch.autograd.Function):
         x_dtype, weight_dtype, bias_dtype = ctx.dtypes
         grad = grads[0].to(ctx.matmul)
         dx = None if weight is None else input_grad(grad, weight, x_dtype)
-        dweight = None if x is None else weight_grad(grad, x, weight_dtype)
+        dweight = None
+        if x is not None:
+            dtype = ctx.matmul if ctx.narrow else weight_dtype
+            dweight = weight_grad(grad, x, dtype).to(weight_dtype)
         dbias = column_sums(grad, bias_dtype) if ctx.needs_input_grad[2] else None
-        return dx, dweight, dbias, None, None
+        return dx, dweight, dbias, None, None, None
 
 
 class TunedLinears:
-    """What the lever puts in the site of the Linears, over the callable that was found there."""
+    """What the lever puts in the site of the Linears, over the callable that was found there.
 
-    def __init__(self, found: Callable[..., Tensor]) -> None:
+    Args:
+        found: a bound method whose object names the dtypes where autocast does not.
+        narrow: whether a weight's gradient is written in the multiplying dtype, then widened.
+    """
+
+    def __init__(self, found: Callable[..., Tensor], *, narrow: bool = False) -> None:
         self.precision = precision_of(getattr(found, "__self__", None))
+        self.narrow = narrow
 
     def __call__(self, x: Tensor, weight_FC: Tensor, bias_F: Tensor | None) -> Tensor:
         """``x @ weight.T + bias`` over the last dimension."""
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        dtypes = dtypes_of(x, self.precision)
-        out: Tensor = TunedLinear.apply(rows, weight_FC, bias_F, *dtypes)  # type: ignore[no-untyped-call]
+        how = (*dtypes_of(x, self.precision), self.narrow)
+        out: Tensor = TunedLinear.apply(rows, weight_FC, bias_F, *how)  # type: ignore[no-untyped-call]
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)

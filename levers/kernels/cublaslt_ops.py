@@ -35,8 +35,8 @@ def _input_grad(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tenso
 def _gelu_grad(
     grad_NC: Tensor, weight_CF: Tensor, h_NF: Tensor, sums: bool
 ) -> tuple[Tensor, Tensor]:
-    del weight_CF
-    dtype = h_NF.dtype if grad_NC.device.type == "cuda" else products.wide(h_NF)
+    by_library = products.on_library(grad_NC, *weight_CF.shape)
+    dtype = h_NF.dtype if by_library else products.wide(h_NF)
     return torch.empty_like(h_NF), h_NF.new_empty(h_NF.shape[1] if sums else 0, dtype=dtype)
 
 

@@ -15,8 +15,9 @@ gelu_grad      ``(dy @ w) * gelu'(h)``     F x N x C              DGELU_BGRAD or
 weight_grad    ``dy.T @ x``                C x F x N, B turned    DEFAULT
 =============  ==========================  =====================  ============================
 
-Sums are fp32 and each result is rounded once. GELU is the tanh form. The bias's gradient that
-DGELU_BGRAD writes has the dtype of the gradient beside it, and is summed before that is rounded.
+Sides that are no multiple of 8 are PyTorch's on CUDA too. Sums are fp32 and each result is rounded
+once. GELU is the tanh form. The bias's gradient that DGELU_BGRAD writes is summed in fp32 and has
+the dtype of the gradient beside it.
 
 Source: NVIDIA, cuBLAS library documentation, ``cublasLtEpilogue_t`` (GELU's form in its notes).
 """
@@ -33,10 +34,14 @@ from levers.kernels.cublaslt_plan import Operands, Problem
 from levers.kernels.linear_grads import product
 from levers.kernels.segment_sum import accumulate_dtype
 
+SIDE_STEP = 8
+"""What a side must be a multiple of: 16 bytes in 16 bits, and what the activation's input needs."""
 
-def on_library(x: Tensor) -> bool:
-    """Whether the library computes it; no rows are no product, on any device."""
-    return x.device.type == "cuda" and x.numel() > 0
+
+def on_library(rows: Tensor, *sides: int) -> bool:
+    """Whether the library computes a product of these rows and sides; no rows are no product."""
+    fits = all(side % SIDE_STEP == 0 for side in sides)
+    return rows.device.type == "cuda" and rows.numel() > 0 and fits
 
 
 def linear_problem(
@@ -133,7 +138,7 @@ def _sum_of_products(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None) -> Te
 
 def linear(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``x @ weight.T + bias``, rounded once to ``dtype``: ``[N, F]``."""
-    if on_library(x_NC):
+    if on_library(x_NC, *weight_FC.shape):
         return linear_lt(x_NC, weight_FC, bias, dtype)
     with torch.autocast(x_NC.device.type, enabled=False):
         return _sum_of_products(x_NC, weight_FC, bias).to(dtype)
@@ -143,7 +148,7 @@ def linear_gelu(
     x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """GELU of ``h = x @ weight.T + bias``, and h, ``[N, F]`` each, in ``dtype``."""
-    if on_library(x_NC):
+    if on_library(x_NC, *weight_FC.shape):
         return linear_gelu_lt(x_NC, weight_FC, bias_F, dtype)
     with torch.autocast(x_NC.device.type, enabled=False):
         h = _sum_of_products(x_NC, weight_FC, bias_F)
@@ -152,7 +157,7 @@ def linear_gelu(
 
 def input_grad(grad_NF: Tensor, weight_FC: Tensor, dtype: torch.dtype) -> Tensor:
     """``grad @ weight``, rounded once to ``dtype``: ``[N, C]``."""
-    if on_library(grad_NF):
+    if on_library(grad_NF, *weight_FC.shape):
         return input_grad_lt(grad_NF, weight_FC, dtype)
     return product(grad_NF, weight_FC, dtype)
 
@@ -165,7 +170,7 @@ def gelu_grad(
     The first in the dtype of h. The second is empty without ``sums``; its dtype is that of h where
     the library writes it, else it stays wide.
     """
-    if on_library(grad_NC):
+    if on_library(grad_NC, *weight_CF.shape):
         return gelu_grad_lt(grad_NC, weight_CF, h_NF, sums)
     dtype = wide(h_NF)
     grad_NF = product(grad_NC, weight_CF, dtype)
@@ -176,6 +181,6 @@ def gelu_grad(
 
 def weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
     """``grad.T @ x``, rounded once to ``dtype``: ``[F, C]``."""
-    if on_library(grad_NF):
+    if on_library(grad_NF, grad_NF.shape[1], x_NC.shape[1]):
         return weight_grad_lt(grad_NF, x_NC, dtype)
     return product(grad_NF.t(), x_NC, dtype)

@@ -34,6 +34,7 @@ pytestmark = [
 LEVERS: list[tuple[Lever, str]] = [
     *((gemm_epilogue_mlp.LEVER, setting) for setting in ("on", "sums", "backward")),
     (tuned_gemm.LEVER, "on"),
+    (tuned_gemm.LEVER, "narrow"),
 ]
 CASES = (
     [
@@ -84,7 +85,7 @@ def test_the_hidden_layer_is_the_tanh_form_of_gelu_with_its_input_beside_it(rows
 
 
 @pytest.mark.parametrize("rows", [1, 129, 2051, TOKENS])
-def test_the_slope_is_gelus_and_the_bias_is_summed_before_rounding(rows: int) -> None:
+def test_the_slope_is_gelus_and_the_biass_sum_is_no_worse_than_one_rounding(rows: int) -> None:
     grad, weight = drawn(rows, CHANNELS) + 1, drawn(CHANNELS, WIDTH, seed=1) / 20
     h = drawn(rows, WIDTH, seed=2)
     dh, sums = products.gelu_grad(grad, weight, h, True)

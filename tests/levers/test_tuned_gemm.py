@@ -20,7 +20,11 @@ from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
 from levers.tuned_gemm import LEVER, SITE
 
-CASES = LEVER.op_cases("on", "cpu")
+CASES = [
+    pytest.param(case, id=f"{setting}: {case.name}")
+    for setting in ("on", "narrow")
+    for case in LEVER.op_cases(setting, "cpu")
+]
 TINY = {"depth": "2", "bs": "2", "tokens": "20", "cap": "40", "profile": "uniform", "steps": "1"}
 
 
@@ -42,9 +46,11 @@ def test_it_swaps_the_callable_and_puts_back_what_it_found() -> None:
     def found() -> None: ...
 
     site = Site(SITE, found)
-    with engaged(LEVER, {SITE: site}, "on"):
-        assert isinstance(site.launch, TunedLinears)
-    assert site.launch is found
+    for setting, narrow in (("on", False), ("narrow", True)):
+        with engaged(LEVER, {SITE: site}, setting):
+            assert isinstance(site.launch, TunedLinears)
+            assert site.launch.narrow is narrow
+        assert site.launch is found
 
 
 def test_it_conflicts_with_8_bit_products_and_takes_the_place_of_the_fp32_gradients() -> None:
@@ -85,12 +91,26 @@ def test_together_with_the_epilogues_every_product_of_a_block_goes_through_the_l
         assert LEVER.witness(one.sites[SITE])["train/tok_s"].endswith("TunedLinearBackward x 10")
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_every_case_is_lossless_or_exact_and_has_power(case: OpCase) -> None:
     found = check_case(case, 0, Bar())
     assert found.status == "passed", found.fault
     assert found.parity in (ParityClass.BYTE_EXACT, ParityClass.LOSSLESS)
     assert found.powerless == ()
+
+
+def test_a_weights_gradient_is_the_fp32_sum_or_with_narrow_the_rounded_one() -> None:
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = torch.ones(8, 8, requires_grad=True)
+    found = []
+    for narrow in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = TunedLinears(torch.nn.functional.linear, narrow=narrow)(x, weight, None)
+        found.append(torch.autograd.grad(out, weight, x)[0])
+    wide, narrow_one = found
+    assert wide.dtype == narrow_one.dtype == torch.float32
+    assert not torch.equal(wide, narrow_one)
+    assert torch.equal(wide.bfloat16().float(), narrow_one)
 
 
 def test_without_autocast_over_a_callable_that_names_no_dtypes_it_says_what_to_do() -> None:

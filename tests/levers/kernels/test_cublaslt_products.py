@@ -114,6 +114,24 @@ def test_each_product_is_the_librarys_problem_for_the_same_function(emulated: Em
     ]  # fmt: skip
 
 
+def test_the_library_takes_rows_on_cuda_and_sides_of_eight() -> None:
+    rows = torch.empty(3, 8, device="meta")
+    assert not products.on_library(rows, 8, 16)
+
+    class Cuda:
+        device = torch.device("cuda", 0)
+
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def numel(self) -> int:
+            return self.count
+
+    assert products.on_library(Cuda(24), 8, 16)  # type: ignore[arg-type]
+    assert not products.on_library(Cuda(24), 8, 12)  # type: ignore[arg-type]
+    assert not products.on_library(Cuda(0), 8, 16)  # type: ignore[arg-type]
+
+
 def test_operands_of_any_stride_are_made_dense_for_the_library(emulated: Emulated) -> None:
     x, weight, bias, grad, h = inputs(FP32)
     turned = [one.t().contiguous().t() for one in (x, weight, grad, h)]
