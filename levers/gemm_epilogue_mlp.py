@@ -14,14 +14,14 @@ Mechanism: what is left out is traffic of the hidden layer, because its passes a
 memory's bandwidth. At 32,768 rows of 8,192 in bf16 the forward's pass moves 4 bytes an element and
 the backward's 6: 1.07 GB and 1.61 GB for each block, and 2.7 GB at 4.3 TB/s are 0.62 ms. What the
 epilogues move instead, one write of the activation and one read of the pre-activation, 1.07 GB,
-overlaps with the products. The bias of the second Linear gets its gradient from the column-sum
+can overlap with the products. The bias of the second Linear gets its gradient from the column-sum
 kernel, which reads 1,536 columns, and not from the epilogue of the weight's product (BGRADB).
 
 Numerics: products with fp32 sums, each result rounded once. GELU is taken of the pre-activation in
 fp32 or in its rounded form, as the library likes, and stored once; the pre-activation that is kept
 is bf16, as the original's. The first bias's gradient is summed in fp32 and rounded once, where the
-original also rounds each addend. Weights get their gradients in their own dtype, without a cast. Sums that are
-split over k are kept in fp32.
+original also rounds each addend. Weights get their gradients in their own dtype, without a cast.
+Sums that are split over k are kept in fp32.
 
 Where it does not help: blocks whose MLP multiplies in 8 bits or in fp32; small products, whose
 epilogues are no longer hidden; a CPU, where it is the same arithmetic in plain PyTorch. It takes
