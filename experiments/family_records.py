@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from experiments.records import Decision, Effect
+from experiments.requests import AbRequest
 from experiments.values import SCHEMA_VERSION, Value
 from levers.policy import Axis
 
@@ -36,6 +37,22 @@ class SettingResult(Value):
     parity: str = ""
     effects: tuple[Effect, ...] = ()
     score: float | None = None
+
+
+class FamilyHead(Value):
+    """A selection before its first process: what is needed to go on with it.
+
+    Attributes:
+        runs: each setting with the id of its evidence, in the order of the request.
+        budget_s: what the selection itself may take, in seconds.
+        request: as typed, for the winner's run.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    family_id: str
+    runs: tuple[tuple[str, str], ...]
+    budget_s: float | None
+    request: AbRequest
 
 
 class FamilyRecord(Value):

@@ -10,20 +10,28 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from experiments import ab_run, environment, family_store, locks, preflight, prepare
+from experiments import (
+    ab_run,
+    environment,
+    family_resume,
+    family_store,
+    preflight,
+    prepare,
+)
 from experiments.candidates import usual
 from experiments.decide import decide_before_timing
 from experiments.environment import Device
 from experiments.executor import Executor
 from experiments.family_outcome import BUDGET_SHARE, record_of
-from experiments.family_records import FamilyRecord
+from experiments.family_records import FamilyHead, FamilyRecord
 from experiments.family_rules import looks_of_family
 from experiments.family_stage import Member, Stage
 from experiments.frozen import FrozenEnvironment
+from experiments.held import measuring
 from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.prepare import Comparison
@@ -37,7 +45,7 @@ from experiments.runner import interruptible
 from experiments.sitting import Sitting
 from experiments.spec import LeverSetting
 from experiments.spool import Spool, new_run_id
-from experiments.telemetry import Sampler, probe_for
+from experiments.telemetry import Sampler
 from experiments.values import digest_of
 from levers import catalog
 from levers.errors import BadSetting
@@ -90,22 +98,45 @@ def run(
     Raises:
         UsageError: the request cannot be run; nothing was measured.
         StoreError: the selection cannot be written.
-        KeyboardInterrupt: it was interrupted; what parity found is kept, the rounds are not.
+        KeyboardInterrupt: it was interrupted; its id is in the message, to go on with.
     """
     selection = _resolve(request, settings, registry, listener)
     _check_room(selection, home, listener)
-    began = time.monotonic()
     with contextlib.ExitStack() as spools, interruptible():
-        members = _begin(selection, home, spools)
-        try:
-            stopped, rounds = _select(selection, members, home, listener)
-        except KeyboardInterrupt:
-            listener.on_warning("a selection cannot be resumed; parity that passed is found again")
-            raise
-        total_s = time.monotonic() - began
-        record = record_of(selection.family_id, members, stopped, rounds, total_s)
-        for member, result in zip(members, record.settings, strict=True):
-            _finish(member, result.decision)
+        members = _begin(selection, home, spools, request)
+        return _ended(selection, members, home, listener)
+
+
+def resume(head: FamilyHead, home: Home, listener: Listener) -> FamilyRecord:
+    """Go on with a selection that was interrupted; its budget counts from here.
+
+    Raises:
+        UsageError: it cannot be gone on with here; says why.
+        StoreError: its evidence is damaged, or cannot be written.
+        KeyboardInterrupt: it was interrupted again.
+    """
+    with contextlib.ExitStack() as spools, interruptible():
+        members, device = family_resume.members_of(head, home, spools)
+        rounds = family_resume.whole_rounds(members)
+        listener.on_stage("resume", f"{rounds} rounds of {len(members)} settings are on disk")
+        comparisons = tuple(member.comparison for member in members)
+        selection = Selection(head.family_id, device, comparisons, head.budget_s)
+        return _ended(selection, members, home, listener, rounds)
+
+
+def _ended(
+    selection: Selection, members: list[Member], home: Home, listener: Listener, rounds: int = 0
+) -> FamilyRecord:
+    """Measure until the selection has ended; the evidence of each setting is then decided."""
+    began, name = time.monotonic(), selection.family_id
+    try:
+        stopped, rounds = _select(selection, members, home, listener, rounds)
+    except KeyboardInterrupt as interrupted:
+        said = f"selection {name} was interrupted; go on with --resume {name}"
+        raise KeyboardInterrupt(said) from interrupted
+    record = record_of(name, members, stopped, rounds, time.monotonic() - began)
+    for member, result in zip(members, record.settings, strict=True):
+        _finish(member, result.decision)
     return record
 
 
@@ -156,7 +187,9 @@ def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
     listener.on_estimate(seconds, rounds)
 
 
-def _begin(selection: Selection, home: Home, spools: contextlib.ExitStack) -> list[Member]:
+def _begin(
+    selection: Selection, home: Home, spools: contextlib.ExitStack, request: AbRequest
+) -> list[Member]:
     folder = make_folder(family_store.folder(home, selection.family_id))
     frozen = _frozen(selection, home)
     here = environment.describe(selection.device, frozen.recorded(), frozen.removed, frozen.facts())
@@ -165,6 +198,13 @@ def _begin(selection: Selection, home: Home, spools: contextlib.ExitStack) -> li
         head = ab_run.head_of(comparison, here).model_copy(update={"kind": "family"})
         spool = spools.enter_context(Spool.create(folder, head))
         members.append(Member(comparison.spec.cand, comparison, spool))
+    begun = FamilyHead(
+        family_id=selection.family_id,
+        runs=tuple((member.setting, member.spool.folder.name) for member in members),
+        budget_s=selection.budget_s,
+        request=request,
+    )
+    family_store.begin(home, begun)
     return members
 
 
@@ -177,29 +217,8 @@ def _frozen(selection: Selection, home: Home) -> FrozenEnvironment:
 # --- the measured part --------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def measuring(
-    device: Device,
-    frozen: FrozenEnvironment,
-    home: Home,
-    limit_s: float,
-    listener: Listener,
-    purpose: str = "a selection",
-) -> Iterator[tuple[Executor, Sampler]]:
-    """Hold the device, with processes to start on it and a sampler that sees it."""
-    now = datetime.now(UTC).isoformat()
-    with (
-        locks.devices(
-            home.device_locks, device.uuids, purpose, now=now, on_wait=listener.on_warning
-        ),
-        Sampler(probe_for(device)) as sampler,
-        Executor(frozen, home.work, time_limit_s=limit_s, watcher=sampler) as executor,
-    ):
-        yield executor, sampler
-
-
 def _select(
-    selection: Selection, members: list[Member], home: Home, listener: Listener
+    selection: Selection, members: list[Member], home: Home, listener: Listener, rounds: int
 ) -> tuple[str, int]:
     """Why the selection ended, and after how many rounds."""
     frozen, limit_s = _frozen(selection, home), ab_run.time_limit_s(selection.one)
@@ -207,7 +226,7 @@ def _select(
         sittings = _preliminaries(members, home, executor, sampler, listener)
         left = [member for member in members if member.living]
         if len(left) < 2:
-            return "only one setting may be timed" if left else "no setting may be timed", 0
+            return "only one setting may be timed" if left else "no setting may be timed", rounds
         stage = Stage(
             members=members,
             executor=executor,
@@ -215,6 +234,7 @@ def _select(
             listener=listener,
             watch=lambda seconds: sampler.look(executor.processes, seconds),
             budget_s=selection.budget_s,
+            rounds=rounds,
         )
         listener.on_stage("selection", f"{len(left)} settings, one reference")
         return stage.go(), stage.rounds
@@ -243,11 +263,13 @@ def _preliminaries(
             listener=listener,
         )
         record = member.spool.record()
+        sittings.append(sitting)
+        if record.samples or member.reading is not None:  # gone on with: it was let through
+            continue
         if record.faults:  # unmet: nothing of it may run here
             member.reading = decide_before_timing(evidence_of(record, None))
         elif sitting.before_timing():
             member.reading = sitting.decision
-        sittings.append(sitting)
     return sittings
 
 

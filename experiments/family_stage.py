@@ -29,6 +29,9 @@ from experiments.spec import AbSpec
 from experiments.spool import Spool
 from experiments.stats import paired
 
+READING = "reading"
+"""Name of the note in a setting's journal that says how the rules read it last."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -54,6 +57,12 @@ class Member:
         """Whether it is still in the schedule."""
         return self.reading is None or self.reading.outcome in SURVIVES
 
+    def read(self, decision: Decision | None) -> None:
+        """Keep what the rules say of it, also on disk, for a selection that is gone on with."""
+        self.reading = decision
+        said = decision.model_dump(mode="json") if decision is not None else None
+        self.spool.note(READING, {"decision": said, "judged": self.judged})
+
     @property
     def rounds(self) -> int:
         """Its valid rounds."""
@@ -70,6 +79,7 @@ class Stage:
         executor: starts measured processes.
         limits: what loses a run, declared before the first sample.
         listener: hears what happens.
+        rounds: how many are measured already.
         watch: sees the device between rounds; None never waits.
         budget_s: wall-clock limit of the rounds.
     """
@@ -100,6 +110,8 @@ class Stage:
     def go(self) -> str:
         """Measure rounds until the selection can end; says why it did."""
         began = self.clock()
+        if self.rounds:  # gone on with: a look that was due when it was interrupted is due now
+            self._read()
         try:
             while not (end := self._ended(self.clock() - began)):
                 self._round()
@@ -156,7 +168,7 @@ class Stage:
         """A fault of the machine: no setting that is left can be read."""
         for member in self.living:
             member.spool.fault(code, text)
-            member.reading = decide_before_timing(evidence_of(member.spool.record(), None))
+            member.read(decide_before_timing(evidence_of(member.spool.record(), None)))
 
     # --- one round ---------------------------------------------------------------------------
 
@@ -234,7 +246,7 @@ class Stage:
             record = member.spool.record()
             if record.failures:
                 failed = decide_before_timing(evidence_of(record, None))
-                member.reading = failed or member.reading
+                member.read(failed or member.reading)
         due: dict[int, list[Member]] = {}
         for member in self.living:
             index = _due(member)
@@ -260,9 +272,10 @@ class Stage:
         level = levels(self.spec.looks)[index]
         found = read_settings(by_setting, len(self.members), dropped, level, read)
         for setting, member in by_setting.items():
-            member.reading, member.judged = found.get(setting), index
             if member.look is not None:
                 member.spool.look(member.look)
+            member.judged = index
+            member.read(found.get(setting))
 
 
 def _due(member: Member) -> int | None:

@@ -93,7 +93,7 @@ def _mirror(where: Home, registry: Registry, record: RunRecord, listener: Listen
 
 
 def show(run: str) -> RunRecord:
-    """A run by its id or an unambiguous beginning: from the registry, else from its spool.
+    """A run by its id or a beginning of it: from the registry, else from its spool on disk.
 
     Raises:
         UnknownName: there is no such run.
@@ -103,12 +103,12 @@ def show(run: str) -> RunRecord:
         try:
             return registry.load(run)
         except UnknownName as unknown:
-            from experiments import spool_reader
+            from experiments import family_store, spool_reader
 
-            try:
-                return spool_reader.load(where.runs, run).record
-            except UnknownName:
-                raise unknown from None
+            for folder in (where.runs, *family_store.folders(where)):
+                with contextlib.suppress(UnknownName):
+                    return spool_reader.load(folder, run).record
+            raise unknown from None
 
 
 def standing(run_id: str) -> Standing:

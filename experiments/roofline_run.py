@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from experiments import (
     ab_run,
-    family_run,
+    held,
     naming,
     pipeline,
     prepare,
@@ -80,7 +80,7 @@ def _of_run(where: Home, found: RunRecord, listener: Listener) -> Profile:
     samples = [sample for sample in found.samples if sample.arm == "cand"]
     levers = levers_of(found.spec, "cand")
     listener.on_stage("profile", " + ".join(map(str, levers)) or "no lever")
-    with family_run.measuring(device, frozen, where, limit_s, listener, "a profile") as (own, _):
+    with held.measuring(device, frozen, where, limit_s, listener, "a profile") as (own, _):
         profile = _taken(profiled(found.spec, levers, "cand", own, samples))
     profile_store.keep(where, found.run_id, profile)
     return profile
@@ -97,7 +97,7 @@ def _of_stack(where: Home, stack: StackRecord, listener: Listener) -> Profile:
     frozen, limit_s = ab_run.frozen_for(comparison, where), ab_run.time_limit_s(comparison)
     samples = stack.evidence[stack.spec.whole].samples
     listener.on_stage("profile", stack.spec.rows[stack.spec.whole].name)
-    with family_run.measuring(again.device, frozen, where, limit_s, listener, "a profile") as (
+    with held.measuring(again.device, frozen, where, limit_s, listener, "a profile") as (
         own,
         _,
     ):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import ab_run, environment, family_run, formats, preflight, prepare
+from experiments import ab_run, environment, family_run, formats, held, preflight, prepare
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
 from experiments.prepare import Comparison
@@ -129,7 +129,7 @@ def _measured(
     )
     with (
         interruptible(),
-        family_run.measuring(one.device, frozen, home, limit_s, listener) as (executor, _),
+        held.measuring(one.device, frozen, home, limit_s, listener) as (executor, _),
     ):
         return executor.run(task).result
 

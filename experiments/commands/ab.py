@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,7 +63,8 @@ def ab(
     ] = None,
     pairs: Annotated[int | None, typer.Option(min=1, help="At most this many pairs.")] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with an interrupted run or selection."),
     ] = None,
     sequential: Annotated[
         Sequential, typer.Option(help="Planned looks, or intervals that more pairs may extend.")
@@ -133,6 +136,8 @@ def _run(
             "a profile is of one process of a decided run",
             cure="leave out --profile, or --screen and --ranks",
         )
+    if request.resume is not None and _is_selection(request.resume):
+        return _select(request, (), as_json=as_json, ask=ask)
     if request.resume is not None or (len(typed) < 2 and not screen):
         one = typed[0] if typed else None
         return _measure(replace(request, cand=one), as_json=as_json, ask=ask)
@@ -146,13 +151,22 @@ def _run(
     return _select(request, found, as_json=as_json, ask=ask)
 
 
+def _is_selection(run: str) -> bool:
+    """Whether what is to be gone on with is a selection among several settings."""
+    from experiments import home, naming
+
+    return naming.kind_of(home.find(os.environ, Path.cwd()), run) == "selection"
+
+
 def _select(request: AbRequest, found: tuple[str, ...], *, as_json: bool, ask: bool) -> str | None:
-    """Choose among several settings; the outcome is the winner's verdict."""
+    """Choose among several settings, or go on with that; the outcome is the winner's verdict."""
     from experiments import order_view, pipeline, several
     from experiments.order_render import print_order
 
     with listening(as_json=as_json, ask=ask) as listener:
-        family, record = several.ab(request, found, listener)
+        family, record = (
+            several.ab(request, found, listener) if found else several.resume(request, listener)
+        )
         _profile(request, record, listener)
     shown = order_view.of_family(family)
     standing = pipeline.standing(record.run_id) if record is not None else None

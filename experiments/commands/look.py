@@ -46,8 +46,9 @@ def show(
             )
         return show_stack(run, html=html, as_json=as_json, command="show")
     wanted = expected_outcome(expect) if expect is not None else None
-    if kind == "selection" and (family := family_store.found(where, run)) is not None:
-        return _show_family(family, as_json=as_json, verdict=bool(html or wanted))
+    if kind == "selection":
+        family = family_store.found(where, run)
+        return _show_family(run, family, as_json=as_json, verdict=bool(html or wanted))
     record = pipeline.show(run)
     standing = pipeline.standing(record.run_id)
     if html is not None:
@@ -62,15 +63,19 @@ def show(
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
 
 
-def _show_family(family: FamilyRecord, *, as_json: bool, verdict: bool) -> int:
+def _show_family(run: str, family: FamilyRecord | None, *, as_json: bool, verdict: bool) -> int:
     """Print a selection among several settings, which is no verdict.
 
     Raises:
-        UsageError: a page or a verdict of it is asked for.
+        UsageError: a page or a verdict of it is asked for, or it has not ended.
     """
     from experiments import order_view
     from experiments.order_render import print_order
 
+    if family is None:
+        raise UsageError(
+            f"selection {run} has not ended", cure=f"levergate ab LEVER --resume {run} goes on"
+        )
     if verdict:
         raise UsageError(
             f"{family.family_id} is a selection, which is no verdict and has no page",
