@@ -32,4 +32,6 @@ def open_implementation(
         from experiments.workloads.decode.oracle_server import open_server
 
         return open_server(parameters, device, seed, oracle)
+    if kind == "sdpa" and device != "cpu":
+        parameters = {**parameters, "graph": "on"}  # as its users run it, whatever the arms do
     return open_session(parameters, device, seed, implementation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import warnings
 from typing import Any
@@ -28,15 +29,14 @@ def transformers_module() -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import transformers
+            found: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise BadParameter(
             f"the oracle transformers cannot be imported: {error}",
             cure="pip install 'transformers>=5.17', or name another --oracle",
         ) from error
-    logging: Any = transformers.logging
-    logging.disable_progress_bar()
-    return transformers
+    found.logging.disable_progress_bar()
+    return found
 
 
 def open_model(

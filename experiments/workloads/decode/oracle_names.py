@@ -95,9 +95,11 @@ def _check_server(argument: str) -> None:
 def users_mode(parameters: Mapping[str, Scalar], oracle: str) -> str:
     """How an oracle must run to be what its users run; another mode is refused.
 
-    ``sdpa`` is captured where the engine is. Users of transformers on CUDA compile the decode step
-    of a static cache and replay it from a graph; on a CPU they run it eagerly. What a server's
-    users configured is taken as it is, unless its command or its log says that it captures nothing.
+    ``sdpa`` is captured on CUDA even where the arms are not (``graph=off``): else a lever that
+    captures would be held against half an implementation. Users of transformers on CUDA compile the
+    decode step of a static cache and replay it from a graph; on a CPU they run it eagerly. What a
+    server's users configured is taken as it is, unless its command or its log says that it captures
+    nothing, or prompts were found in its prefix cache, which the arms do not have.
 
     Raises:
         UnknownName: there is no such oracle.
@@ -107,9 +109,10 @@ def users_mode(parameters: Mapping[str, Scalar], oracle: str) -> str:
     name.concurrency(parsed_concurrency(str(parameters["concurrency"])))
     if name.kind == "server":
         return SERVED
+    captured = parameters["device_type"] == "cuda"
     if name.kind == "transformers":
-        return transformers_mode(parameters["device_type"] == "cuda")
-    return f"{'captured' if parameters['graph'] == 'on' else 'eager'}-sdpa"
+        return transformers_mode(captured)
+    return f"{'captured' if captured else 'eager'}-sdpa"
 
 
 def transformers_mode(captured: bool, compiled: bool | None = None) -> str:

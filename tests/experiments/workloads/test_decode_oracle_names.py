@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 
 from experiments.prepare import oracle_of
+from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode import opening
 from experiments.workloads.decode.oracle_names import parsed_oracle, transformers_mode, users_mode
 from experiments.workloads.decode.workload import DECODE
 from levers.errors import BadParameter, UnknownName
@@ -74,6 +77,24 @@ def test_the_users_of_transformers_compile_and_capture_where_cuda_is() -> None:
     eager = DECODE.resolve({"graph": "off"}, H200)
     assert users_mode(eager, "transformers") == "captured-compiled-transformers"
     assert users_mode(on_cpu, "server:http://h") == "served"
+
+
+def test_sdpa_is_captured_on_cuda_even_where_the_arms_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[Mapping[str, Scalar], str]] = []
+    monkeypatch.setattr(opening, "open_session", lambda p, d, s, i: asked.append((p, i)))
+    eager = DECODE.resolve({"graph": "off"}, H200)
+    for implementation in ("oracle:sdpa", "engine"):
+        opening.open_implementation(eager, "cuda:0", 1, implementation)
+    opening.open_implementation(DECODE.resolve({}, CPU), "cpu", 1, "oracle:sdpa")
+    assert [(one["graph"], name) for one, name in asked] == [
+        ("on", "oracle:sdpa"),
+        ("off", "engine"),
+        ("off", "oracle:sdpa"),
+    ]
+    assert users_mode(eager, "sdpa") == "captured-sdpa"
+    assert users_mode(DECODE.resolve({}, CPU), "sdpa") == "eager-sdpa"
 
 
 def test_naming_an_oracle_needs_neither_torch_nor_transformers() -> None:

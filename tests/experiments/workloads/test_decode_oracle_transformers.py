@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,12 @@ from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import config as decode_config
 from experiments.workloads.decode import measuring, oracle_transformers
 from experiments.workloads.decode.opening import open_implementation
-from experiments.workloads.decode.oracle_model import open_model, weight_bytes
+from experiments.workloads.decode.oracle_model import (
+    cache_keyword,
+    open_model,
+    transformers_module,
+    weight_bytes,
+)
 from experiments.workloads.decode.oracle_static import StaticDecoder
 from experiments.workloads.decode.oracle_transformers import TransformersOracle, open_transformers
 from experiments.workloads.decode.weights import disassemble, random_weights
@@ -158,3 +164,18 @@ def test_a_batch_takes_one_prompt_for_each_slot(oracle: TransformersOracle) -> N
     fresh = StaticDecoder(oracle._model, 1, 8, oracle._model.forward)
     with pytest.raises(ValueError, match="nothing was prefilled"):
         fresh.rewind()
+
+
+def test_without_transformers_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(BadParameter, match="pip install 'transformers"):
+        transformers_module()
+
+
+def test_a_version_without_a_cache_that_is_known_is_refused() -> None:
+    class Model:
+        def forward(self, input_ids: object) -> None:
+            """Take no cache."""
+
+    with pytest.raises(BadParameter, match=r"Model.forward takes no KV cache"):
+        cache_keyword(Model())
