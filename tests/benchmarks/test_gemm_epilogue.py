@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gemm_epilogue
+from benchmarks import gemm_epilogue, gemm_epilogue_checks
+from benchmarks.gemm_epilogue_report import Bench, Report
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +49,12 @@ def test_what_cannot_run_is_a_line_that_says_why_and_the_rest_goes_on(
 
 
 def test_a_product_that_is_wrong_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        gemm_epilogue.products, "input_grad", lambda grad, weight, dtype: 1.1 * (grad @ weight)
-    )
-    report = gemm_epilogue.Report(None, {})
-    bench = gemm_epilogue.Bench("cpu", report, lambda call: 1.0)
-    gemm_epilogue.check(bench, 17, 8, 16)
+    def off(grad: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return (1.1 * (grad @ weight)).to(dtype)
+
+    monkeypatch.setattr(gemm_epilogue_checks.products, "input_grad", off)
+    report = Report(None, {})
+    bench = Bench("cpu", report, lambda call: 1.0)
+    gemm_epilogue_checks.check(bench, 17, 8, 16)
     wrong = [line["what"] for line in report.lines if line.get("verdict") == "WRONG"]
     assert wrong == ["input_grad [0]"]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from experiments import compilations
-from levers.errors import BadParameter, StoreError
-from levers.kernels import cublaslt, cublaslt_tuning
+from levers.errors import BadParameter
+from levers.kernels import cublaslt
 from levers.kernels.cublaslt import CublasLt, Devices, operand
 from levers.kernels.cublaslt_abi import (
     SIGNATURES,
@@ -30,9 +30,7 @@ from levers.kernels.cublaslt_abi import (
     loaded_library,
     mapped_library,
 )
-from levers.kernels.cublaslt_choices import Choices, folder_of
 from levers.kernels.cublaslt_plan import Operands, Plan, Problem
-from levers.kernels.cublaslt_tuning import best, interleaved_us
 
 NOT_SUPPORTED = 15
 MAPS = """7f0000000000-7f0001000000 r-xp 00000000 08:01 1   /usr/lib/libc.so.6
@@ -282,38 +280,6 @@ def test_a_second_process_takes_what_the_first_chose_and_measures_nothing(
     assert second.lt.winners.keys() == first.lt.winners.keys()
 
 
-def test_who_measures_at_the_same_time_takes_the_first_choice_too(tmp_path: Path) -> None:
-    one, other = Algorithm(), Algorithm()
-    one.data[0], other.data[0] = 4, 5
-    choices = Choices(tmp_path / "new", "a stack")
-    assert choices.find("p") is None
-    assert choices.keep("p", one).data[0] == 4
-    assert choices.keep("p", other).data[0] == 4
-    assert choices.keep("q", other).data[0] == 5
-    assert Choices(tmp_path / "new", "another").find("p") is None
-    assert len(list((tmp_path / "new").iterdir())) == 2
-
-
-def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:
-    assert folder_of({}) is None
-    assert folder_of({"TRITON_CACHE_DIR": str(tmp_path)}) == tmp_path / "cublaslt"
-    one = Algorithm()
-    assert Choices(None, "a stack").keep("p", one) is one
-    assert Choices(None, "a stack").find("p") is None
-
-
-def test_a_choice_that_cannot_be_read_or_written_is_an_error_with_a_cure(tmp_path: Path) -> None:
-    choices = Choices(tmp_path, "a stack")
-    choices.keep("p", Algorithm())
-    (held,) = tmp_path.iterdir()
-    held.write_bytes(b"short")
-    with pytest.raises(StoreError, match="5 bytes, not 64; remove it"):
-        choices.find("p")
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot write"):
-        Choices(tmp_path / "file" / "folder", "a stack").keep("p", Algorithm())
-
-
 def test_a_call_hands_over_both_scalars_all_operands_and_the_stream(bench: Bench) -> None:
     given = operands()
     bench.lt.run(problem(), given)
@@ -336,28 +302,6 @@ def test_the_plans_that_are_kept_are_bounded(bench: Bench, monkeypatch: pytest.M
     for rows in (10, 20, 30):
         bench.lt.run(problem(rows), operands())
     assert len(bench.recorder.named("MatmulDescDestroy")) == 1
-
-
-def test_the_first_proposal_is_left_for_a_clear_gain_alone() -> None:
-    assert best([100.0, 98.5]) == 0
-    assert best([100.0, 96.0, 90.0]) == 2
-    assert best([5.0]) == 0
-    with pytest.raises(ValueError, match="no algorithm"):
-        best([])
-
-
-def test_the_rounds_go_over_all_candidates_and_the_median_is_taken() -> None:
-    order: list[str] = []
-    clocked = iter(range(100))
-    calls = [lambda: order.append("a"), lambda: order.append("b")]
-
-    def clock(call: Any) -> float:
-        call()
-        return float(next(clocked))
-
-    found = interleaved_us(calls, clock)
-    assert order == ["a", "b"] * (1 + cublaslt_tuning.ROUNDS)
-    assert found == [4.0, 5.0]
 
 
 @pytest.fixture
