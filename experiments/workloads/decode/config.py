@@ -12,6 +12,7 @@ from levers.errors import BadParameter
 
 ARCHITECTURES = {"qwen3": True, "llama": False}
 """Model type to whether queries and keys are normalised per head."""
+PARTIAL = "partial_rotary_factor"
 LLAMA3 = "llama3"
 """The one kind of rotary scaling that is computed."""
 
@@ -197,13 +198,19 @@ def _refuse_features(data: Mapping[str, Any], where: str) -> None:
         "use_sliding_window": bool(data.get("use_sliding_window")),
         "hidden_act": data.get("hidden_act", "silu") != "silu",
         "quantization_config": bool(data.get("quantization_config")),
+        PARTIAL: _partial_rotary(data) not in (None, 1),
     }
     for key, present in wrong.items():
         if present:
+            value = data.get(key) if key != PARTIAL else _partial_rotary(data)
             raise BadParameter(
-                f"{where}: {key} = {data.get(key)!r} is not computed by this decoder",
+                f"{where}: {key} = {value!r} is not computed by this decoder",
                 cure="use a plain Qwen3 or Llama checkpoint",
             )
+
+
+def _partial_rotary(data: Mapping[str, Any]) -> Any:
+    return _rope(data).get(PARTIAL, data.get(PARTIAL))
 
 
 def _rope(data: Mapping[str, Any]) -> dict[str, Any]:

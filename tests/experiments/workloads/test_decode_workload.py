@@ -165,6 +165,8 @@ def test_a_folder_with_an_unreadable_configuration_is_refused(
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "lacks or garbles"),
         ({"rope_scaling": {**STRETCHED, "high_freq_factor": 0.5}}, "low frequency factor below"),
         ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor = 0.25"),
         ({"head_dim": 3}, "not even"),
     ],
 )
