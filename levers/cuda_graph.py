@@ -59,7 +59,7 @@ class CudaGraph(DecodeLever):
         return tuple(reasons)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
-        """A small gated MLP with its norm, launched and replayed."""
+        """A small gated MLP, launched and replayed."""
         del setting
         from levers.kernels.cuda_graph_cases import op_cases
 

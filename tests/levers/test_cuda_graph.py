@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from experiments.parity.async_ import in_flight
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
 from experiments.workloads.base import DeviceFacts
@@ -78,3 +79,8 @@ def test_every_op_case_gives_the_bits_of_the_launches() -> None:
         case.candidate(inputs, ours)
         case.reference(inputs, theirs)
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_requests_in_flight_do_not_share_buffers() -> None:
+    result = in_flight(tuple(LEVER.op_cases("on", "cpu")), 5, cuda=False)
+    assert result.status == "passed", result.fault
