@@ -93,7 +93,7 @@ class CublasLt:
         stream = torch.cuda.current_stream(self.device).cuda_stream
         out = operands.out.data_ptr()
         self.library.call(
-            "Matmul", str(plan.problem), self.handle, plan.operation,
+            "Matmul", plan.problem, self.handle, plan.operation,
             ctypes.byref(self._one), operands.a.data_ptr(), plan.a, operands.b.data_ptr(), plan.b,
             ctypes.byref(self._zero), out, plan.d, out, plan.d,
             ctypes.byref(algorithm), self._workspace(stream).data_ptr(), WORKSPACE_BYTES, stream,

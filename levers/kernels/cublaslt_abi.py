@@ -182,7 +182,7 @@ class Library:
         """Call a function, with its name less ``cublasLt``; its status as it is."""
         return self._functions[f"cublasLt{name}"](*arguments)
 
-    def call(self, name: str, what: str, *arguments: Any) -> None:
+    def call(self, name: str, what: object, *arguments: Any) -> None:
         """Call a function that must succeed; ``what`` is named where it does not.
 
         Raises:
@@ -190,7 +190,7 @@ class Library:
         """
         status = self.status(name, *arguments)
         if status != SUCCESS:
-            raise Refused(f"cublasLt{name}", status, what)
+            raise Refused(f"cublasLt{name}", status, str(what))
 
     def put(self, name: str, target: Any, attribute: Attribute, value: int) -> None:
         """Set one attribute by ``name`` (``MatmulDescSetAttribute`` and the like).

@@ -114,7 +114,7 @@ class Plan:
 
     def _create(self, what: str, *arguments: int) -> ctypes.c_void_p:
         held = ctypes.c_void_p()
-        self.library.call(f"{what}Create", str(self.problem), ctypes.byref(held), *arguments)
+        self.library.call(f"{what}Create", self.problem, ctypes.byref(held), *arguments)
         weakref.finalize(self, self.library.status, f"{what}Destroy", held).atexit = False
         return held
 
@@ -145,7 +145,7 @@ class Plan:
             self.library.put("MatmulPreferenceSetAttribute", preference, attribute, value)
         found, number = (Heuristic * count)(), ctypes.c_int()
         self.library.call(
-            "MatmulAlgoGetHeuristic", str(self.problem), handle, self.operation,
+            "MatmulAlgoGetHeuristic", self.problem, handle, self.operation,
             self.a, self.b, self.d, self.d, preference, count, found, ctypes.byref(number),
         )  # fmt: skip
         usable = [one for one in found[: number.value] if one.state == SUCCESS]
