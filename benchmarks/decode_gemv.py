@@ -40,18 +40,21 @@ COPY_BYTES_PER_S = 4.3e12
 WALK_BYTES = 256 << 20
 """Copies of a matrix that one graph walks through: four times an H200's cache of 60 MB."""
 REPEATS = 9
+VOCABULARY = 151936
 MODELS: dict[str, dict[str, tuple[int, int, bool, bool]]] = {
     "0.6b": {
         "qkv": (4096, 1024, True, False),
         "o": (1024, 2048, False, False),
         "gate_up": (3072, 1024, True, True),
         "down": (1024, 3072, False, False),
+        "head": (VOCABULARY, 1024, False, False),
     },
     "4b": {
         "qkv": (6144, 2560, True, False),
         "o": (2560, 4096, False, False),
         "gate_up": (9728, 2560, True, True),
         "down": (2560, 9728, False, False),
+        "head": (VOCABULARY, 2560, False, False),
     },
     "rehearsal": {"qkv": (96, 64, True, False), "gate_up": (64, 64, True, True)},
 }
@@ -212,6 +215,19 @@ def shown(found: list[dict[str, Any]]) -> str:
     return "  ".join(words)
 
 
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The best of each product as lines of the tables in ``levers.kernels.gemv_tilings``."""
+    best: dict[tuple[int, int, int, bool], dict[str, Any]] = {}
+    for row in rows:
+        key = row["rows"], row["outputs"], row["inputs"], row["gated"]
+        if "cut" in row and (key not in best or row["us"] < best[key]["us"]):
+            best[key] = row
+    return [
+        f"N={count}: ({outputs}, {inputs}, {gated}): {Tiling(**row['cut'])!r},"
+        for (count, outputs, inputs, gated), row in sorted(best.items())
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     on_cuda = torch.cuda.is_available()
@@ -240,6 +256,8 @@ def main() -> int:
         rows += found
         if asked.out:
             asked.out.write_text(json.dumps({"argv": sys.argv[1:], "rows": rows}, indent=1))
+    for line in table(rows):
+        print(line)
     return 0
 
 

@@ -1,16 +1,18 @@
 """A fast look at the decode step: sets of levers switched on inside one process, kernel by kernel.
 
     python -m benchmarks.decode_steps [--models random-0.6b,random-4b] [--concurrency 1,8,32]
-        [--levers none] [--levers fused_chain=on,qk_norm_rope=on] [--levers fused_block=on]
-        [--early] [--set KEY=VALUE] [--steps 40] [--out FILE]
+        [--levers none] [--levers fused_chain=on,qk_norm_rope=on]
+        [--levers fused_chain=on,fused_block=on] [--levers fused_chain=on,fused_block=early]
+        [--tilings decode_gemv.json] [--set KEY=VALUE] [--steps 40] [--out FILE]
 
 For each model, set of levers and concurrency: the median step in milliseconds (captured on CUDA, by
 events over groups of replays), tokens a second, and the ratio to the bandwidth floor (weights as
 stored and the cached tokens, at 4.3 TB/s on an H200, else at the copy rate measured here). The last
 set of levers, or each with ``--profile``, is followed by a table of its kernels at every
 concurrency: calls and microseconds a step, and the time in which none ran. Caches are filled with
-random keys and values and not by a prefill. ``--early`` lets the fused block use programmatic
-dependent launch. No verdict and no interval: ``levergate ab`` gives those.
+random keys and values and not by a prefill. ``--tilings`` gives the fused block's products the best
+cuts of a sweep by ``decode_gemv`` in place of the table. No verdict and no interval: ``levergate
+ab`` gives those.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from experiments.workloads.decode.names import BLOCK
 from experiments.workloads.decode.workload import DECODE
 from levers import catalog
 from levers.base import engaged
-from levers.kernels.fused_block import FusedBlock
+from levers.kernels.fused_block import Choose, FusedBlock
 from levers.kernels.gemv_tilings import Tiling, tiling
 
 GROUPS = 5
@@ -56,21 +58,37 @@ def settings(text: str) -> list[tuple[str, str]]:
     return [(name, setting) for name, _, setting in (one.partition("=") for one in text.split(","))]
 
 
-def early_tiling(*shape: int, swiglu: bool, norm: bool) -> Tiling:
-    """The table's choice with programmatic dependent launch."""
-    return replace(tiling(*shape, swiglu=swiglu, norm=norm), early=True)
+def swept(path: Path) -> Choose:
+    """The best cut of each product that ``decode_gemv`` found; the table's where it found none."""
+    best: dict[tuple[int, int, bool], dict[int, tuple[float, Tiling]]] = {}
+    for row in json.loads(path.read_text())["rows"]:
+        if "cut" in row:
+            products = best.setdefault((row["outputs"], row["inputs"], row["gated"]), {})
+            found = row["us"], Tiling(**row["cut"])
+            if row["rows"] not in products or found[0] < products[row["rows"]][0]:
+                products[row["rows"]] = found
+
+    def choose(count: int, outputs: int, inputs: int, *, swiglu: bool, norm: bool) -> Tiling:
+        rows = best.get((outputs, inputs, swiglu), {})
+        near = [n for n in sorted(rows) if n >= count and (n == 1) == (count == 1)]
+        if not near:
+            return tiling(count, outputs, inputs, swiglu=swiglu, norm=norm)
+        one = rows[near[0]][1]
+        return replace(one, splits=1) if norm or swiglu else one
+
+    return choose
 
 
 @contextlib.contextmanager
-def switched(engine: DecodeEngine, levers: str, *, early: bool) -> Iterator[None]:
+def switched(engine: DecodeEngine, levers: str, choose: Choose | None) -> Iterator[None]:
     """The engine with the levers on, its graphs dropped on both sides."""
     with contextlib.ExitStack() as stack:
         for name, setting in settings(levers):
             stack.enter_context(engaged(catalog.get(name), engine.sites.by_name, setting))
         site = engine.sites.by_name[BLOCK]
-        if early and isinstance(site.launch, FusedBlock):
+        if choose is not None and isinstance(site.launch, FusedBlock):
             found = site.launch
-            site.launch = found.with_tilings(early_tiling)
+            site.launch = found.with_tilings(choose)
             stack.callback(setattr, site, "launch", found)
         engine.forget_graphs()
         yield
@@ -176,7 +194,7 @@ def measured(
         least = floor_ms(engine, count, length + steps / 2, rate)
         row: dict[str, Any] = {
             "levers": levers,
-            "early": asked.early,
+            "tilings": str(asked.tilings or "table"),
             "concurrency": count,
             "step_ms": round(ms, 4),
             "tok_s": round(1e3 * count / ms, 1),
@@ -202,7 +220,7 @@ def main() -> int:
     parser.add_argument("--models", default="random-0.6b,random-4b" if on_cuda else "shipped")
     parser.add_argument("--concurrency", default="1,8,32" if on_cuda else "1,2")
     parser.add_argument("--levers", action="append", default=[], help="a set; may be repeated")
-    parser.add_argument("--early", action="store_true", help="programmatic dependent launch")
+    parser.add_argument("--tilings", type=Path, help="JSON of decode_gemv: use its best cuts")
     parser.add_argument("--profile", action="store_true", help="kernels of every set")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--steps", type=int, default=40 if on_cuda else 4, help="of a group")
@@ -213,6 +231,7 @@ def main() -> int:
     asked.levers = asked.levers or ["none"]
     counts = [int(one) for one in asked.concurrency.split(",")]
     requested = dict(one.split("=", 1) for one in asked.set)
+    choose = swept(asked.tilings) if asked.tilings else None
     rows: list[dict[str, Any]] = []
     for model in asked.models.split(","):
         device = find_device(asked.device).facts
@@ -229,7 +248,7 @@ def main() -> int:
             rate = floor.copy_rate(where, floor.read_bytes(engine.weights))
         for levers in asked.levers:
             print(f"{model}: {levers}", flush=True)
-            with switched(engine, levers, early=asked.early), torch.inference_mode():
+            with switched(engine, levers, choose), torch.inference_mode():
                 for row in measured(engine, levers, counts, asked, rate):
                     rows.append({"model": model, **row})
                     if asked.out:

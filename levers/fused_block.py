@@ -4,7 +4,9 @@ What changes: the callable of a block, for steps of up to 32 rows. The original 
 residual adds, norms, projections by a general matrix library, head norms, rotations, copies into
 the cache, SwiGLU. Here residual add and RMS norm happen inside the projection behind them, SwiGLU
 inside the projection before it, and head norms, rotary positions and the cache's new rows in one
-launch. Prompts go on to the callable that was there.
+launch. Prompts go on to the callable that was there. The setting ``early`` makes these launches
+programmatic dependent ones (compute capability 9.0 and later): each is on the device, with its
+first weights asked for, when the one before it ends. It computes the same bits as ``on``.
 
 Mechanism: at small batches a step is bound by reading the weights, and a launch that reads 4 to 12
 MB (as those of a 0.6 B model) takes 1 to 3 us at 4.3 TB/s, which is no more than the time between
@@ -33,10 +35,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Site
-from levers.decode_lever import DecodeLever
+from levers.base import OFF, Facts, OpCase, Settings, Site
+from levers.decode_lever import ON, DecodeLever
 
 SITE = "decode.block"
+EARLY = "early"
 
 
 class FusedBlock(DecodeLever):
@@ -44,6 +47,7 @@ class FusedBlock(DecodeLever):
 
     name = "fused_block"
     summary = "a decode step's block in five launches beside attention"
+    settings = Settings((OFF, ON, EARLY))
     env = "LEVER_FUSED_BLOCK"
     touches = (SITE,)
 
@@ -56,17 +60,15 @@ class FusedBlock(DecodeLever):
 
     def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused block in front of the callable that is there."""
-        del setting
         from levers.kernels.fused_block import FusedBlock as Operation
 
-        return Operation(site.launch)
+        return Operation(site.launch, early=setting == EARLY)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Every product of three models' blocks and whole blocks, 1 to 32 rows, odd values."""
-        del setting
         from levers.kernels.fused_block_cases import op_cases
 
-        return op_cases(device)
+        return op_cases(device, early=setting == EARLY)
 
 
 LEVER = FusedBlock()

@@ -91,7 +91,11 @@ def _qk_norm_rope(  # type: ignore[no-untyped-def]
     LEVELS: tl.constexpr,
     NORM: tl.constexpr,
     STORED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * TILE + tl.arange(0, TILE)
     at = packed_ptr + token * token_stride + head * D
@@ -146,12 +150,15 @@ def qk_norm_rope_triton(
     heads: tuple[int, int],
     eps: float,
     stored: tuple[Tensor, Tensor, Tensor] | None = None,
+    *,
+    early: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One launch: ``q_NHD k_NKD v_NKD``; the values are a view of the projection.
 
     ``stored`` are a cache's keys and values as rows ``[R, D]`` and the row of each token and KV
     head ``[N * K]``: keys and values are then written there, and both results are views of the
-    unturned projection that nothing may read.
+    unturned projection that nothing may read. ``early`` is programmatic dependent launch: the
+    program is there when the projection's launch ends.
     """
     count, _, dim = packed_NPD.shape
     h, k = heads
@@ -189,6 +196,8 @@ def qk_norm_rope_triton(
             LEVELS=lanes.bit_length() - 1,
             NORM=norms is not None,
             STORED=stored is not None,
+            PDL=early,
             num_warps=1 if tile == 1 else 4,
+            **({"launch_pdl": True} if early else {}),
         )
     return q_NHD, k_NKD, v_NKD

@@ -18,6 +18,8 @@ and norm have a launch of their own. Matrices that are no tensors take part by t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -78,18 +80,23 @@ Choose = Callable[..., Tiling]
 class FusedBlock:
     """The callable of ``decode.block``: steps fused, longer runs of tokens handed on.
 
+    ``early`` makes its products and the launch of the head norms programmatic dependent launches:
+    each starts while the one before it ends, and asks for its first weights at once. ``choose``
+    gives the tiling of each product.
+
     Attributes:
         ran: what the last call did.
     """
 
-    def __init__(self, found: Run, choose: Choose = tiling) -> None:
+    def __init__(self, found: Run, choose: Choose = tiling, *, early: bool = False) -> None:
         self._found, self._choose = found, choose
         self._scratch, self._add_norm = Scratch(), AddNorm()
+        self._early = early
         self.ran = ""
 
     def with_tilings(self, choose: Choose) -> FusedBlock:
         """The same in front of the same callable, with other tilings of its products."""
-        return FusedBlock(self._found, choose)
+        return FusedBlock(self._found, choose, early=self._early)
 
     def __call__(
         self, parts: Block, x_NC: Tensor, delta_NC: Tensor | None, rope: Rope, attend: Any
@@ -102,13 +109,13 @@ class FusedBlock:
         layer, eps = parts.weights, parts.config.rms_norm_eps
         norm = Norm(layer.input_norm_C, eps, delta_NC)
         x_NC, packed_NE = self._normed(x_NC, norm, layer.qkv_EC, swiglu=False)
-        packed_NPD = packed_NE.view(count, -1, parts.config.head_dim)
-        attended_NE = self._attended(parts, packed_NPD, rope, attend).reshape(count, -1)
+        attended_NE = self._attended(parts, packed_NE, rope, attend).reshape(count, -1)
         projected_NC = self._product(attended_NE, layer.o_CE, None, swiglu=False)
         norm = Norm(layer.post_norm_C, eps, projected_NC)
         x_NC, act_NI = self._normed(x_NC, norm, layer.gate_up_JC, swiglu=True)
         apart = count > LARGEST_NORMED_ROWS
         self.ran = f"fused_block, norms {'apart' if apart else 'in products'}"
+        self.ran += ", early launches" if self._early else ""
         return x_NC, self._product(act_NI, layer.down_CI, None, swiglu=False)
 
     def _normed(
@@ -140,7 +147,10 @@ class FusedBlock:
                 *(x_NC.shape[0], outputs, x_NC.shape[1]), swiglu=swiglu, norm=norm is not None
             )
             return fused_linear(
-                x_NC, weight, norm, swiglu=swiglu, scratch=self._scratch, tile=chosen
+                *(x_NC, weight, norm),
+                swiglu=swiglu,
+                scratch=self._scratch,
+                tile=replace(chosen, early=self._early),
             )
         if isinstance(weight, FusedMatrix):
             return weight.fused_linear(x_NC, norm, swiglu)
@@ -150,16 +160,17 @@ class FusedBlock:
         gate_NI, up_NI = y_NE.chunk(2, dim=-1)
         return torch.nn.functional.silu(gate_NI) * up_NI
 
-    def _attended(self, parts: Block, packed_NPD: Tensor, rope: Rope, attend: Any) -> Tensor:
+    def _attended(self, parts: Block, packed_NE: Tensor, rope: Rope, attend: Any) -> Tensor:
         """Head norms, positions, the cache's new rows, and attention."""
+        packed_NPD = packed_NE.view(len(packed_NE), -1, parts.config.head_dim)
         norms, eps, heads = parts.weights.qk_norms, parts.config.rms_norm_eps, parts.heads
         run: Callable[..., Tensor] = attend
         if packed_NPD.device.type != "cuda":
             return run(parts.index, *qk_norm_rope_plain(packed_NPD, norms, rope, heads, eps))
         from levers.kernels.decode_qk_rope_triton import qk_norm_rope_triton
 
+        one = partial(qk_norm_rope_triton, packed_NPD, norms, rope, heads, eps, early=self._early)
         if isinstance(attend, StoringAttention):
-            places = attend.places(parts.index)
-            q_NHD, _, _ = qk_norm_rope_triton(packed_NPD, norms, rope, heads, eps, places)
+            q_NHD, _, _ = one(stored=attend.places(parts.index))
             return attend.attend_stored(parts.index, q_NHD)
-        return run(parts.index, *qk_norm_rope_triton(packed_NPD, norms, rope, heads, eps))
+        return run(parts.index, *one())

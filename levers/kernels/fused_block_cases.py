@@ -151,6 +151,7 @@ class WholeBlock:
     """A block of one size; its methods are a case's two calls."""
 
     size: Size
+    early: bool = False
 
     def _parts(self, tensors: Tensors) -> _Parts:
         input_norm, qkv, o, post_norm, gate_up, down, *norms = tensors[4:]
@@ -166,7 +167,7 @@ class WholeBlock:
     def fused(self, tensors: Tensors) -> Tensors:
         """Ours."""
         x_NC, delta_NC, cos_N1D, sin_N1D = tensors[:4]
-        run = FusedBlock(separate)
+        run = FusedBlock(separate, early=self.early)
         return run(self._parts(tensors), x_NC, delta_NC, (cos_N1D, sin_N1D), attend)
 
     def case(self, count: int, dtype: torch.dtype, device: str) -> ForwardCase:
@@ -221,8 +222,8 @@ def _products(size: Size) -> dict[str, tuple[Product, int, int]]:
     }
 
 
-def op_cases(device: str) -> Sequence[OpCase]:
-    """All cases for a device."""
+def op_cases(device: str, *, early: bool = False) -> Sequence[OpCase]:
+    """All cases for a device; ``early`` launches are in the whole blocks."""
     on_cuda = torch.device(device).type == "cuda"
     dtype = torch.bfloat16 if on_cuda else torch.float32
     cases = []
@@ -231,7 +232,7 @@ def op_cases(device: str) -> Sequence[OpCase]:
             for label, (product, outputs, inputs) in _products(SIZES[name]).items():
                 case = product.case((count, outputs, inputs), dtype, device)
                 cases.append(case.named(f"{label} of {name}, {count} rows, {word(dtype)}"))
-            block = WholeBlock(SIZES[name]).case(count, dtype, device)
+            block = WholeBlock(SIZES[name], early).case(count, dtype, device)
             cases.append(block.named(f"block of {name}, {count} rows, {word(dtype)}"))
     return (*cases, *_value_cases(dtype, device))
 

@@ -75,7 +75,10 @@ FEW_ROWS: Mapping[tuple[int, int, bool], Tiling] = {
     (9728, 2560, True): Tiling(32, 128, stages=5),
     (2560, 9728, False): Tiling(32, 256, stages=4, splits=4),
 }
-"""The same for 2 to 32 rows."""
+"""The same for 2 to 16 rows."""
+
+MANY_ROWS: Mapping[tuple[int, int, bool], Tiling] = {**FEW_ROWS}
+"""The same for 17 to 32 rows, whose activations take twice the room in shared memory."""
 
 
 def tiling(count: int, outputs: int, inputs: int, *, swiglu: bool, norm: bool) -> Tiling:
@@ -83,7 +86,7 @@ def tiling(count: int, outputs: int, inputs: int, *, swiglu: bool, norm: bool) -
 
     A product that is normed or gated is never split over its inputs.
     """
-    table = ONE_ROW if count == 1 else FEW_ROWS
+    table = ONE_ROW if count == 1 else FEW_ROWS if count <= 16 else MANY_ROWS
     found = table.get((outputs, inputs, swiglu))
     if found is None:
         found = _one_row_rule(outputs, inputs) if count == 1 else _few_rows_rule(outputs, inputs)
@@ -120,7 +123,7 @@ def candidates(count: int, outputs: int, inputs: int, *, swiglu: bool) -> Iterat
         weights = halves * one.rows * one.inputs
         programs = -(-outputs // one.rows) * one.splits
         each = weights / (32 * one.warps)
-        fits = one.inputs <= inputs and 64 <= programs <= 4096
+        fits = one.inputs <= inputs and 64 <= programs <= 32768
         if one != own and fits and (count > 1 or 16 <= each <= 128):
             yield one
 

@@ -24,9 +24,8 @@ from levers.fused_block import LEVER as FUSED_BLOCK
 from levers.fused_block import SITE as BLOCK
 from levers.fused_chain import LEVER as FUSED_CHAIN
 from levers.kernels import decode_qk_rope_cases
-from levers.kernels.fused_block import FusedBlock
 from levers.kernels.gemv import Norm, Scratch, fused_linear, plain_linear
-from levers.kernels.gemv_tilings import FEW_ROWS, ONE_ROW, Tiling, candidates, tiling
+from levers.kernels.gemv_tilings import FEW_ROWS, ONE_ROW, candidates, tiling
 from levers.policy import ParityClass
 from levers.qk_norm_rope import LEVER as QK_NORM_ROPE
 
@@ -47,11 +46,11 @@ LEVERS = (FUSED_CHAIN, QK_NORM_ROPE, FUSED_BLOCK)
 BAR = Bar(tolerance=None, byte_exact=False, repeats=3)
 
 
-def cases(*levers: DecodeLever) -> list[object]:
+def cases(*levers: DecodeLever, setting: str = "on") -> list[object]:
     return [
         pytest.param(case, id=f"{lever.name}: {case.name}")
         for lever in (levers if torch.cuda.is_available() else ())
-        for case in lever.op_cases("on", "cuda")
+        for case in lever.op_cases(setting, "cuda")
     ]
 
 
@@ -72,7 +71,7 @@ def test_the_exact_levers_give_the_bits_of_the_library(case: OpCase) -> None:
     )
 
 
-@pytest.mark.parametrize("case", cases(FUSED_BLOCK))
+@pytest.mark.parametrize("case", [*cases(FUSED_BLOCK), *cases(FUSED_BLOCK, setting="early")[4::5]])
 def test_the_fused_block_is_no_further_from_fp64_than_the_library(case: OpCase) -> None:
     found = check_case(case, 1, BAR)
     assert found.status == "passed", found.fault
@@ -209,33 +208,20 @@ def plans_of(one: DecodeSession) -> Mapping[str, str]:
 
 def test_early_launches_change_no_logit_of_a_captured_step() -> None:
     digests = []
-    for early in (False, True):
+    for setting in ("on", "early"):
         one = session()
-        with engaged(FUSED_BLOCK, one.sites, "on"):
-            site = one.sites[BLOCK]
-            found = site.launch
-            assert isinstance(found, FusedBlock)
-            if early:
-                site.launch = found.with_tilings(early_tiling)
-            for _ in range(5):
-                digests.append(one.outputs({"want": "digests"}).digests)
-            site.launch = found
+        with engaged(FUSED_BLOCK, one.sites, setting):
+            digests += [one.outputs({"want": "digests"}).digests for _ in range(5)]
     assert all(one == digests[0] for one in digests[1:])
 
 
-def early_tiling(*shape: int, swiglu: bool, norm: bool) -> Tiling:
-    return replace(tiling(*shape, swiglu=swiglu, norm=norm), early=True)
-
-
-def test_the_levers_make_the_step_of_the_small_model_faster() -> None:
+def test_the_fused_block_makes_the_step_of_the_small_model_faster() -> None:
     one = session(model="random-0.6b", prompt_tokens="2048", concurrency="1,8", ttft_tokens="64")
     times: dict[str, dict[int, float]] = {}
-    for label, levers in (("none", ()), ("fused_block", (FUSED_CHAIN, FUSED_BLOCK))):
-        for lever in levers:
-            site = one.sites[lever.touches[0]]
-            site.launch = lever.operation(site, "on")
-        one.renew()
-        one.warm_up()
-        times[label] = {c: statistics.median(one._decode(c, 24)) for c in (1, 8)}
-    print("\n" + str({k: {c: round(1e3 * t, 3) for c, t in v.items()} for k, v in times.items()}))
-    assert times["fused_block"][1] < times["none"][1]
+    for setting in ("off", "on", "early"):
+        with engaged(FUSED_BLOCK, one.sites, setting):
+            one.renew()
+            one.warm_up()
+            times[setting] = {c: 1e3 * statistics.median(one._decode(c, 24)) for c in (1, 8)}
+    print(f"\nmilliseconds of a step: {times}")
+    assert times["on"][1] < times["off"][1]

@@ -97,6 +97,14 @@ def test_it_puts_a_callable_that_says_what_it_ran(lever: DecodeLever, kernel: ty
     assert site.launch is found
 
 
+def test_early_launches_are_a_setting_of_the_fused_block() -> None:
+    assert fused_block.LEVER.settings.names == ("off", "on", "early")
+    site = Site(fused_block.SITE, lambda: None)
+    with engaged(fused_block.LEVER, {fused_block.SITE: site}, "early"):
+        assert isinstance(site.launch, FusedBlock)
+        assert site.launch._early
+
+
 def session() -> DecodeSession:
     return open_session(DECODE.resolve(SHORT, CPU), "cpu", 1, "engine")
 

@@ -40,6 +40,9 @@ def test_a_step_is_the_separate_operations(count: int) -> None:
     close(call(run, parts, inputs), WHOLE.original(inputs))
     where = "in products" if count <= LARGEST_NORMED_ROWS else "apart"
     assert run.ran == f"fused_block, norms {where}"
+    early = FusedBlock(separate, early=True)
+    assert all(map(torch.equal, call(early, parts, inputs), call(run, parts, inputs)))
+    assert early.ran == f"{run.ran}, early launches"
 
 
 def test_before_the_first_block_there_is_nothing_to_add() -> None:

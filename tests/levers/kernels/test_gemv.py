@@ -13,6 +13,7 @@ from levers.kernels.gemv import Norm, Scratch, fused_linear, plain_linear
 from levers.kernels.gemv_tilings import (
     FEW_ROWS,
     LARGEST_NORMED_ROWS,
+    MANY_ROWS,
     ONE_ROW,
     Tiling,
     candidates,
@@ -137,7 +138,7 @@ def test_on_a_cpu_the_plain_form_runs() -> None:
 
 
 def test_every_tiling_of_the_tables_covers_its_shape_with_powers_of_two() -> None:
-    for table, count in ((ONE_ROW, 1), (FEW_ROWS, 16)):
+    for table, count in ((ONE_ROW, 1), (FEW_ROWS, 16), (MANY_ROWS, 17)):
         for (outputs, inputs, swiglu), tile in table.items():
             for value in (tile.rows, tile.inputs, tile.warps):
                 assert value & (value - 1) == 0
