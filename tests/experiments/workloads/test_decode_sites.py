@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import pytest
@@ -138,6 +139,33 @@ def test_every_matrix_is_offered_once_and_again_after_the_site_changed() -> None
     site.launch = before
     assert digests(found) == plain
     assert found.outputs({"want": "tokens", "prompts": 2}).streams == streams
+
+
+def test_each_matrix_is_freed_before_the_next_is_read() -> None:
+    """So that the peak of a quantised model is near its own size and not that of the bf16 one."""
+    found = session()
+    seen: list[weakref.ref[Tensor]] = []
+
+    def halving(name: str, tensor_EC: Tensor) -> Matrix:
+        assert [ref() for ref in seen if ref() is not None] == [], name
+        seen.append(weakref.ref(tensor_EC))
+        return Halves(tensor_EC)
+
+    found.sites[names.WEIGHTS].launch = halving
+    found.outputs({"want": "tokens", "prompts": 1})
+    assert len(seen) == 4 * LAYERS + 1
+
+
+def test_the_old_weights_are_freed_before_the_new_ones_are_read() -> None:
+    found = session()
+    old = weakref.ref(found._engine.weights.embed_VC)
+
+    def checking(name: str, tensor_EC: Tensor) -> Matrix:
+        assert old() is None, name
+        return tensor_EC
+
+    found.sites[names.WEIGHTS].launch = checking
+    assert found._engine.weights.layers[0] is not None
 
 
 def test_nothing_is_loaded_before_its_first_use() -> None:
