@@ -53,8 +53,11 @@ MODELS = {
     "rehearsal": {"qkv": (512, 128), "down": (128, 512)},
 }
 """Outputs and inputs of Qwen3's matrices (their published config.json)."""
-SWEEP = ((16, 1, 1), (16, 1, 3), (32, 1, 1), (32, 1, 3), (64, 2, 1), (64, 2, 3), (32, 2, 1))
-"""Outputs, warps and stages of a program."""
+SWEEP = (
+    (16, 1, 1, False), (16, 1, 3, False), (16, 1, 3, True), (32, 1, 1, False), (32, 1, 3, False),
+    (64, 2, 1, False), (64, 2, 3, False),
+)  # fmt: skip
+"""Outputs, warps and stages of a program, and whether it is launched early."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
 
 
@@ -191,7 +194,8 @@ def fixed_plan(outputs: int, inputs: int, rows: int) -> str:
 
 
 def described(plan: Mapping[str, int]) -> str:
-    return "{outputs} outputs, {splits} splits, {warps} warps, {stages} stages".format(**plan)
+    text = "{outputs} outputs, {splits} splits, {warps} warps, {stages} stages".format(**plan)
+    return text + (", early" if plan["early"] else "")
 
 
 def swept(
@@ -203,12 +207,12 @@ def swept(
     from levers.kernels.mxfp4_launch import Epilogue, Plan, product
 
     epilogue = Epilogue(gate=gate)
-    for tile, warps, stages in SWEEP:
+    for tile, warps, stages, early in SWEEP:
         for splits in SPLITS:
             programs = -(-outputs // tile) * splits
             if splits > inputs // 256 or (splits > 1 and programs > 8448):
                 continue
-            plan = Plan(tile, splits, warps, stages)
+            plan = Plan(tile, splits, warps, stages, early)
             calls = [lambda w=w, p=plan: product(x, w, epilogue, p) for w in copies.packed]  # type: ignore[misc]
             try:
                 yield timer.us(calls), described(asdict(plan))

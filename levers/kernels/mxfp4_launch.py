@@ -3,10 +3,11 @@
 What the cut is reasoned from: an H200 has 132 SMs and reads 4.3 TB/s at a latency of about 0.7 us,
 so that 3 MB, 23 KB an SM, must be on their way at any time. A program of one warp with 16 outputs
 asks for 2.2 KB of words and codes a superblock of 256 inputs and holds 128 registers a thread, so
-that an SM has 16 of them and 35 KB on their way. A narrow matrix gets there only if its inputs are
-divided, too: the 2560 x 4096 of a 4 B model's attention output are 160 such tiles.
+that an SM has 16 of them, and 70 KB on their way with two superblocks ahead. A narrow matrix gets
+there only if its inputs are divided, too: the 2560 x 4096 of a 4 B model's attention output are 160
+such tiles.
 
-Decoding and multiplying takes 4.1 instructions a weight and thread (counted in the machine code for
+Decoding and multiplying takes 3.9 instructions a weight and thread (counted in the machine code for
 sm_90), where reading at 4.3 TB/s leaves time for 3.7 on an SM's four schedulers: the two take about
 the same time, and neither may wait for the other.
 
@@ -34,9 +35,13 @@ FEW_ROWS = 16
 activations, which every program reads, are not read more often than the weights."""
 RESIDENT = 132 * 16
 """Programs of one warp with 16 outputs that an H200 holds at once; of the others a quarter."""
+MOST_STAGES = 3
+"""With them a program of 8 rows has 12.5 KB of shared memory, 16 of them 200 of an SM's 227 KB."""
+STAGED_ROWS = 32
+"""With 64 rows the stages would take 83 KB a program and leave an SM two of them."""
 FIXED_TURNS = 0.7
 """What a program costs beside its superblocks, in superblocks: addresses, partial sums, a ticket
-(375 instructions beside 520 for a superblock)."""
+(370 instructions beside 500 for a superblock)."""
 MOST_SPLITS = 16
 """Partial sums of a tile that its last program adds, at most."""
 
@@ -49,13 +54,16 @@ class Plan:
         outputs: of one program, a power of two from 16.
         splits: programs among which the inputs of a tile are divided.
         warps: of one program; below 4, since 4 would take their operands from shared memory.
-        stages: of the loop over superblocks; 1 leaves the overlap to the other programs of an SM.
+        stages: superblocks under way, that in use included; 1 leaves the overlap to the other
+            programs of an SM.
+        early: programmatic dependent launch.
     """
 
     outputs: int
     splits: int
     warps: int
     stages: int
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,8 @@ def plan_of(outputs: int, inputs: int, rows: int) -> Plan:
         return waves * (-(-superblocks // splits) + FIXED_TURNS)
 
     splits = min(range(1, min(superblocks, MOST_SPLITS) + 1), key=turns)
-    return Plan(tile, splits, warps, 1)
+    stages = MOST_STAGES if rows <= STAGED_ROWS else 1
+    return Plan(tile, splits, warps, min(stages, -(-superblocks // splits)))
 
 
 def product(
@@ -142,6 +151,8 @@ def product(
         PRECISION="ieee" if x_NC.dtype.itemsize == 4 else "tf32",
         num_warps=plan.warps,
         num_stages=plan.stages,
+        EARLY=plan.early,
+        **({"launch_pdl": True} if plan.early else {}),
     )
     return out_NE
 

@@ -163,13 +163,18 @@ def tile_product(  # type: ignore[no-untyped-def]
     RESIDUAL: tl.constexpr,
     SQUARES: tl.constexpr,
     SWIGLU: tl.constexpr,
+    EARLY: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Program (i, s): BLOCK_E outputs of all rows over the superblocks of split s.
 
     What is to be added is added to the fp32 sum, which is rounded once. SQUARES leaves the sum of
-    the rounded outputs' squares for each program and row, for the RMS norm that comes next.
+    the rounded outputs' squares for each program and row, for the RMS norm that comes next. EARLY
+    is a programmatic dependent launch: the program is set up while the launch before it ends.
     """
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     e = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
     superblocks = words_a_row // P
     first, last = tl.program_id(1) * superblocks // splits, superblocks
