@@ -139,7 +139,7 @@ def gated(gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
     return (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=("rows",))  # type: ignore[untyped-decorator]
 def tile_product(  # type: ignore[no-untyped-def]
     x_ptr,
     words_ptr,
