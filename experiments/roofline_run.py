@@ -95,13 +95,13 @@ def _of_stack(where: Home, stack: StackRecord, listener: Listener) -> Profile:
     again = stack_run.resumable(stack)
     comparison = again.comparison(stack.spec.rows[stack.spec.whole])
     frozen, limit_s = ab_run.frozen_for(comparison, where), ab_run.time_limit_s(comparison)
-    samples = stack.evidence[stack.spec.whole].samples
+    samples, arm = stack.of_whole, stack.spec.rows[stack.spec.whole].arm
     listener.on_stage("profile", stack.spec.rows[stack.spec.whole].name)
     with held.measuring(again.device, frozen, where, limit_s, listener, "a profile") as (
         own,
         _,
     ):
-        found = profiled(comparison.spec, stack.spec.levers, "cand", own, samples)
+        found = profiled(comparison.spec, stack.spec.levers, arm, own, samples)
     profile = _taken(found)
     folder = stack_store.find(where, stack.stack_id)
     stack_store.save(folder, stack.model_copy(update={"profile": profile}))

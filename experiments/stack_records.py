@@ -228,6 +228,13 @@ class StackRecord(Value):
                 raise ValueError(f"{one.row.name}: parity is broken, so no speed may be recorded")
         return self
 
+    @property
+    def of_whole(self) -> tuple[Sample, ...]:
+        """The timed processes of what is on as a whole; of no lever: the reference's."""
+        arm = self.spec.rows[self.spec.whole].arm
+        rows = self.evidence if arm == "ref" else self.evidence[self.spec.whole :][:1]
+        return tuple(one for row in rows for one in row.samples if one.arm == arm)
+
     def axis(self, name: str) -> Axis:
         """The axis of that name.
 

@@ -195,8 +195,7 @@ def _measured(
         record = _record(head, cells, stopped, stage.faults, began)
         if profile and record.status == "measured":
             listener.on_stage("profile", "the whole stack, in a process of its own")
-            mine = cells[stack.spec.whole].evidence().samples
-            arm = stack.spec.rows[stack.spec.whole].arm
+            arm, mine = stack.spec.rows[stack.spec.whole].arm, record.of_whole
             found = profiled(comparison.spec, stack.spec.levers, arm, executor, mine)
             record = record.model_copy(update=found.changes())
     return record

@@ -78,9 +78,7 @@ def _interval(
 
 def _absolute(record: StackRecord, target: float, axis: Axis) -> tuple[float, float, float] | None:
     """The t interval of log(value / target) over the blocks, > 0 where it is reached."""
-    row = record.evidence[record.spec.whole]
-    samples = [one for one in row.samples if one.arm == row.row.arm]
-    counted = [one for one in samples if one.pair in record.analysis.blocks]
+    counted = [one for one in record.of_whole if one.pair in record.analysis.blocks]
     values = [one.values.get(axis.name, math.nan) for one in counted]
     if len(values) < 2 or not all(0 < value < math.inf for value in values):
         return None

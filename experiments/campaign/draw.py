@@ -127,12 +127,7 @@ def _residual(bound: Bound) -> Residual | None:
     record = bound.record
     if record is None or record.profile is None:
         return None
-    samples = [
-        one
-        for one in record.evidence[record.spec.whole].samples
-        if one.arm == record.spec.rows[record.spec.whole].arm
-    ]
-    return residual_of(record.profile, f"stack {record.stack_id}", samples)
+    return residual_of(record.profile, f"stack {record.stack_id}", record.of_whole)
 
 
 def _with_problem(one: LeverStanding, problems: Mapping[str, str]) -> LeverStanding:

@@ -24,10 +24,11 @@ from experiments.evidence import Scope
 from experiments.family_outcome import winners_request
 from experiments.home import Home
 from experiments.parsing import budget_seconds
-from experiments.prepare import FEWEST_PAIRS, MOST_PAIRS
+from experiments.prepare import MOST_PAIRS
 from experiments.registry import Registry
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
+from experiments.spec import DEFAULT_LOOKS
 from experiments.spool_reader import VERDICT
 from experiments.stack_requests import StackRequest
 from levers.base import OFF, Lever
@@ -155,10 +156,11 @@ class Sitting:
         with Registry.open(self.home.registry) as registry:
             stored = Stored(registry, self.home, Current())
             last = last_run(stored, self.place.scope(lever, setting))
-        needed = last.decision.pairs_needed if last is not None and last.decision else None
-        if needed is None or last is None or needed <= last.spec.looks[-1]:
+        more = last.decision.pairs_needed if last is not None and last.decision else None
+        if more is None or last is None:
             return None
-        return min(MOST_PAIRS, max(FEWEST_PAIRS, needed))
+        needed = more + (last.looks[-1].pairs if last.looks else 0)
+        return min(MOST_PAIRS, needed) if needed > DEFAULT_LOOKS[-1] else None
 
     def _winner(self, request: AbRequest, lever: Lever, able: tuple[str, ...]) -> AbRequest | None:
         """The winner of an earlier selection, whose run on fresh pairs has not ended yet."""

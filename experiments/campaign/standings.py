@@ -163,7 +163,8 @@ def without_verdict(record: RunRecord) -> str:
     text = f"{decision.outcome} ({decision.reason}) in run {record.run_id}"
     if decision.minutes_needed is not None and decision.pairs_needed is not None:
         minutes = formats.duration(60 * decision.minutes_needed)
-        text += f", {decision.pairs_needed} pairs in all ({minutes}) would settle it"
+        pairs = formats.count(decision.pairs_needed, "more pair")
+        text += f", {pairs} ({minutes}) would settle it"
     return text
 
 
