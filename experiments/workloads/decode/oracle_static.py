@@ -2,7 +2,7 @@
 
 The prompts of a batch are padded on the left, as ``generate`` does it, and the mask of a step is
 made outside the compiled forward, as ``generate`` prepares it. Shape suffixes: B slots, T tokens of
-the longest prompt, S positions of the cache.
+the longest prompt, Q of them in one call, S positions of the cache.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import Tensor
 from experiments.workloads.decode.oracle_model import cache_keyword, transformers_module
 from levers.errors import BadParameter
 
+PREFILL_TOKENS = 16384
+"""Tokens of all slots in one call of a prefill: the masks of longer ones would take gigabytes."""
 WARM_STEPS = 3
 """Steps before a capture: the first compiles, the second may still find memory."""
 
@@ -79,16 +81,22 @@ class StaticDecoder:
         lengths_B1 = torch.tensor([[len(p)] for p in prompts], device=self._device)
         self._pad_B1.copy_(longest - lengths_B1)
         self.empty()
+        tokens_BT = torch.tensor(rows, dtype=torch.int64, device=self._device)
         columns_T = torch.arange(longest, device=self._device)
-        logits_BV = self._call(
-            self._model.forward,
-            input_ids=torch.tensor(rows, dtype=torch.int64, device=self._device),
-            attention_mask=self._mask(columns_T),
-            position_ids=(columns_T - self._pad_B1).clamp(min=0),
-        )
+        for columns_Q in torch.split(columns_T, self._piece()):
+            logits_BV = self._call(
+                self._model.forward,
+                input_ids=tokens_BT[:, columns_Q],
+                attention_mask=self._mask(columns_Q),
+                position_ids=(columns_Q - self._pad_B1).clamp(min=0),
+            )
         self.tokens_B1.copy_(logits_BV.argmax(-1, keepdim=True))
         self._start = (self.tokens_B1.clone(), lengths_B1, longest)
         self.rewind()
+
+    def _piece(self) -> int:
+        """Tokens of each slot in one call of a prefill."""
+        return max(1, PREFILL_TOKENS // self.slots)
 
     def _mask(self, columns_Q: Tensor) -> Tensor:
         """``[B, 1, Q, S]``: a token sees its sequence up to itself; padding sees itself alone."""

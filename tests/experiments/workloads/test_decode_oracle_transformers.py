@@ -15,7 +15,7 @@ from experiments.tasks import Measurement
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import config as decode_config
-from experiments.workloads.decode import measuring, oracle_transformers
+from experiments.workloads.decode import measuring, oracle_static, oracle_transformers
 from experiments.workloads.decode.opening import open_implementation
 from experiments.workloads.decode.oracle_model import (
     cache_keyword,
@@ -106,6 +106,17 @@ def test_a_padded_batch_decodes_what_each_prompt_gives_alone(oracle: Transformer
         assert alone == [step[slot] for step in together]
 
 
+def test_a_prefill_in_pieces_gives_the_same_streams(
+    oracle: TransformersOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, prompts = oracle._batches[3], oracle._work.measured[:3]
+    batch.prefill(prompts)
+    whole = [batch.step().flatten().tolist() for _ in range(6)]
+    monkeypatch.setattr(oracle_static, "PREFILL_TOKENS", 3 * 7)
+    batch.prefill(prompts)
+    assert [batch.step().flatten().tolist() for _ in range(6)] == whole
+
+
 def test_the_first_token_of_a_prompt_is_that_of_the_engine(oracle: TransformersOracle) -> None:
     prompt = oracle._work.measured[0]
     oracle._alone.empty()
@@ -138,7 +149,10 @@ def test_at_some_concurrencies_alone_it_reports_those() -> None:
     assert sample.facts[ORACLE_MODE_FACT] == "eager-transformers"
 
 
-def test_random_weights_are_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_random_weights_are_the_engines(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny = dataclasses.replace(
         decode_config.NAMED["random-0.6b"],
         vocab_size=64,
@@ -151,10 +165,11 @@ def test_random_weights_are_the_engines(monkeypatch: pytest.MonkeyPatch) -> None
     )
     monkeypatch.setitem(decode_config.NAMED, "random-0.6b", tiny)
     cpu = torch.device("cpu")
-    model = open_model("random-0.6b", tiny, 5, cpu, torch.float32)
+    model = open_model("random-0.6b", tiny, 5, cpu, dtype)
     theirs: dict[str, Any] = dict(model.named_parameters())
-    mine = disassemble(tiny, random_weights(tiny, 5, cpu, torch.float32))
+    mine = disassemble(tiny, random_weights(tiny, 5, cpu, dtype))
     assert theirs.keys() == mine.keys()
+    assert {tensor.dtype for tensor in theirs.values()} == {dtype}
     assert all(torch.equal(theirs[name], tensor) for name, tensor in mine.items())
 
 
