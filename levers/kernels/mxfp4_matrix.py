@@ -40,7 +40,8 @@ class Mxfp4Weight:
         words_EW: int32 [E, C / 8], laid out in planes.
         scales_EG: uint8 [E, C / 32], E8M0 codes in the order of the blocks.
         tickets: int32 zeros on the device, one for 16 outputs; the kernels that split the inputs
-            count arrivals there and leave zeros behind.
+            count arrivals there and leave zeros behind. Two streams may not multiply by one matrix
+            at the same time.
     """
 
     words_EW: Tensor

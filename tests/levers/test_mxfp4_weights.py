@@ -9,8 +9,9 @@ from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.decode.session import open_session
+from experiments.workloads.decode.session import DecodeSession, open_session
 from levers.base import OpCase, Site, engaged
+from levers.fused_block import LEVER as FUSED_BLOCK
 from levers.kernels.mxfp4_matrix import Mxfp4Weight
 from levers.lint import SampleFacts, complaints
 from levers.mxfp4_weights import (
@@ -29,6 +30,12 @@ SHORT = {
     "concurrency": "1,2", "prompt_tokens": "32", "output_tokens": "24", "rounds": "2",
     "round_steps": "20", "ttft_tokens": "16", "ttft_repeats": "20",
 }  # fmt: skip
+
+
+def opened(**changes: str) -> DecodeSession:
+    return open_session(
+        workloads.get("decode").resolve({**SHORT, **changes}, CPU), "cpu", 3, "engine"
+    )
 
 
 def keep(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -96,14 +103,13 @@ def test_every_case_is_inside_the_tolerance_and_has_power(case: OpCase) -> None:
 
 
 def test_the_shipped_model_is_stored_in_four_bits_and_back_after_it() -> None:
-    parameters = workloads.get("decode").resolve({**SHORT, "quality": "on"}, CPU)
-    session = open_session(parameters, "cpu", 3, "engine")
+    session = opened(quality="on", prompt_tokens="512")
     session.warm_up()
-    plain = session.measure().values
+    plain = dict(session._fixed)
     session.renew()
     with engaged(LEVER, session.sites, "on"):
         session.warm_up()
-        packed = session.measure().values
+        packed = dict(session._fixed)
         session.exercise()
         plans = dict(LEVER.witness(session.sites[SITE]))
     assert plain[WEIGHT_BYTES] > 3 * packed[WEIGHT_BYTES]
@@ -113,3 +119,14 @@ def test_the_shipped_model_is_stored_in_four_bits_and_back_after_it() -> None:
     session.renew()
     session.exercise()
     assert LEVER.witness(session.sites[SITE])["decode/tok_s/c1"] == "weights=float32"
+
+
+def test_a_fused_block_takes_the_packed_matrices() -> None:
+    """Greedy tokens are those of the packed matrices in the original block."""
+    session, want = opened(), {"want": "tokens", "prompts": 3, "max_tokens": 6}
+    with engaged(LEVER, session.sites, "on"):
+        apart = session.outputs(want)
+        session.renew()
+        with engaged(FUSED_BLOCK, session.sites, "on"):
+            together = session.outputs(want)
+    assert together.streams == apart.streams
