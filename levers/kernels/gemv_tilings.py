@@ -84,13 +84,16 @@ MANY_ROWS: Mapping[tuple[int, int, bool], Tiling] = {**FEW_ROWS}
 def tiling(count: int, outputs: int, inputs: int, *, swiglu: bool, norm: bool) -> Tiling:
     """The configuration of a product of ``count`` rows.
 
-    A product that is normed or gated is never split over its inputs.
+    A product that is normed or gated is never split over its inputs. Stream and addend of a normed
+    one lie in shared memory beside the weights, and leave room for fewer stages.
     """
     table = ONE_ROW if count == 1 else FEW_ROWS if count <= 16 else MANY_ROWS
     found = table.get((outputs, inputs, swiglu))
     if found is None:
         found = _one_row_rule(outputs, inputs) if count == 1 else _few_rows_rule(outputs, inputs)
-    return replace(found, splits=1) if norm or swiglu else found
+    if norm or swiglu:
+        found = replace(found, splits=1)
+    return replace(found, stages=min(3, found.stages)) if norm and count > 1 else found
 
 
 def _power_at_most(value: int) -> int:
