@@ -47,12 +47,12 @@ WARM_REQUESTS = 4
 HIT_SHARE = 0.01
 """Share of prompt tokens in the prefix cache from which on it counts as a hit: a drawn first token
 that two prompts share by chance is one token of a prompt."""
-SPARE_TOKENS = 4
+SPARE_TOKENS = 8
 SPARE_SHARE = 0.5
 """What is asked for beyond the tokens that came before all streams were being decoded: so many,
 and so much of their number, since that number varies from time to time."""
-TRIES = 3
-"""Times that a concurrency is asked again in warm-up with longer answers."""
+TRIES = 4
+"""Times that the answers of a concurrency are asked for, each time longer ones."""
 
 
 class ServerOracle:
@@ -67,6 +67,7 @@ class ServerOracle:
         self._device_type = device.split(":")[0]
         self._work = OracleWork(parameters, seed, self._name)
         self._spare = dict.fromkeys(self._work.counts, SPARE_TOKENS)
+        self._repeats = 0
         self._command: ServerCommand | None = None
         self._client: CompletionsClient | None = None
 
@@ -101,7 +102,7 @@ class ServerOracle:
             client = self._connect()
             client.probe(self._work.measured[0])
             for count in self._work.counts:
-                self._find_spare(client, count)
+                self._decode(client, count)
             for prompt in self._work.requests()[0][:WARM_REQUESTS]:
                 client.complete([prompt], 1)
 
@@ -120,24 +121,26 @@ class ServerOracle:
     def _has_ended(self) -> bool:
         return self._command is not None and self._command.has_ended
 
-    def _find_spare(self, client: CompletionsClient, count: int) -> None:
-        """Ask for longer answers until all of them are decoded together for long enough.
+    def _decode(self, client: CompletionsClient, count: int) -> tuple[list[float], list[float]]:
+        """Seconds of each common step, and each stream's gaps in ms, at one concurrency.
+
+        Where the streams did not all run together for long enough they are asked for again, longer;
+        how often that happened while time was taken is among the sample's facts.
 
         Raises:
             TooShort: the last try was too short too.
         """
-        for last in [False] * (TRIES - 1) + [True]:
+        for _ in range(TRIES - 1):
             try:
-                self._decode(client, count)
+                return self._decode_once(client, count)
             except TooShort:
-                if last:
-                    raise
-                self._spare[count] *= 4
-            else:
-                return
+                self._spare[count] *= 2
+                self._repeats += 1
+        return self._decode_once(client, count)
 
-    def _decode(self, client: CompletionsClient, count: int) -> tuple[list[float], list[float]]:
-        """Seconds of each common step, and each stream's gaps in ms, at one concurrency."""
+    def _decode_once(
+        self, client: CompletionsClient, count: int
+    ) -> tuple[list[float], list[float]]:
         steps = self._work.round_steps
         tokens = 1 + steps + self._spare[count]
         completions = client.complete(self._work.measured[:count], tokens)
@@ -162,7 +165,7 @@ class ServerOracle:
         return self._client
 
     def _measure(self, client: CompletionsClient) -> Measurement:
-        client.prompt_tokens = client.cached_tokens = 0
+        client.prompt_tokens = client.cached_tokens = self._repeats = 0
         before = client.counted_hits()
         ttft: list[float] = []
         steps: dict[int, list[float]] = {count: [] for count in self._work.counts}
@@ -202,6 +205,7 @@ class ServerOracle:
             "oracle_version": f"server of {client.model}",
             "oracle_prefix_hits": round(hits, 4),
             "oracle_extras": client.extras,
+            "oracle_repeats": self._repeats,
             "oracle_longest_answer": 1 + self._work.round_steps + max(self._spare.values()),
             "oracle_log": str(self._command.log) if self._command is not None else "",
         }

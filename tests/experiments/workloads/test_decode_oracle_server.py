@@ -6,7 +6,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,7 @@ from experiments.workloads.decode.opening import open_implementation
 from experiments.workloads.decode.oracle_command import ServerCommand, free_port
 from experiments.workloads.decode.oracle_http import ServerFailed
 from experiments.workloads.decode.oracle_server import ServerOracle
+from experiments.workloads.decode.oracle_stream import Completion, TooShort
 from experiments.workloads.decode.workload import DECODE
 from levers.errors import BadParameter
 
@@ -279,6 +280,24 @@ def test_longer_answers_are_asked_for_until_all_streams_run_together(
     sample = measured(serve(step_ms=2.0, prefill_ms=30.0))
     assert int(sample.facts["oracle_longest_answer"] or 0) > 40
     assert 600.0 < sample.values["decode/tok_s/c4"] < 2400.0
+
+
+def test_streams_that_missed_each_other_are_asked_for_again(
+    serve: Callable[..., openai_server.Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle = oracle_at(serve(step_ms=1.0).url)
+    oracle.warm_up()
+    real, misses = oracle_server.steps_together, iter([True])
+
+    def once(completions: Sequence[Completion], steps: int) -> list[float]:
+        if next(misses, False):
+            raise TooShort("a stream ended")
+        return real(completions, steps)
+
+    monkeypatch.setattr(oracle_server, "steps_together", once)
+    sample = oracle.measure()
+    assert int(sample.facts["oracle_repeats"] or 0) >= 1
+    assert sample.outputs_count == 10 * 2 * 5 + 20
 
 
 def test_its_tokens_are_not_compared(serve: Callable[..., openai_server.Server]) -> None:
