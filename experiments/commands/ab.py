@@ -59,7 +59,8 @@ def ab(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of order and inputs.")] = None,
     oracle: Annotated[
-        str | None, typer.Option(help="What targets are held against; none for no target.")
+        str | None,
+        typer.Option(help="Held against: sdpa, transformers, server:URL ... or none."),
     ] = None,
     pairs: Annotated[int | None, typer.Option(min=1, help="At most this many pairs.")] = None,
     resume: Annotated[

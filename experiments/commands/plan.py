@@ -33,7 +33,8 @@ def plan(
     ] = None,
     size: Annotated[str | None, typer.Option(help="A named size of the workload.")] = None,
     oracle: Annotated[
-        str | None, typer.Option(help="What targets are held against; none for no target.")
+        str | None,
+        typer.Option(help="Held against: sdpa, transformers, server:URL ... or none."),
     ] = None,
     pairs: Annotated[int | None, typer.Option(min=1, help="At most this many pairs.")] = None,
     as_json: AsJson = False,
