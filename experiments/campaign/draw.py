@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from experiments.campaign import binding, credit, rules
 from experiments.campaign.binding import Bound
@@ -51,19 +52,9 @@ def draw(of: Drawing, now: datetime) -> CampaignRow:
     left = rules.paths_left([PathLeft.of(path) for path in place.campaign.paths], levers)
     doubts = rules.doubts_of(axes, levers, left, residual=residual is not None)
     row = CampaignRow(
-        row_id=new_run_id(now),
-        name=place.campaign.name,
-        summary=place.campaign.summary,
-        file=of.file.path,
-        file_digest=of.file.digest,
-        created_at=now.isoformat(),
+        **_head(of, now),
         state=state.state,
         why=state.why,
-        workload=place.workload.name,
-        parameters=dict(place.parameters),
-        device_kind=place.device_kind,
-        oracle=place.campaign.oracle,
-        versions=dict(place.versions),
         catalog=known,
         unnamed=unnamed,
         axes=axes,
@@ -78,6 +69,24 @@ def draw(of: Drawing, now: datetime) -> CampaignRow:
     again = rules.reopened(of.before, row)
     step = next_step(place, row, binding.rows_of(found))
     return row.model_copy(update={"reopened": again, "next": step})
+
+
+def _head(of: Drawing, now: datetime) -> dict[str, Any]:
+    """What and where the row is about, and when it is drawn."""
+    place, campaign = of.place, of.place.campaign
+    return {
+        "row_id": new_run_id(now),
+        "name": campaign.name,
+        "summary": campaign.summary,
+        "file": of.file.path,
+        "file_digest": of.file.digest,
+        "created_at": now.isoformat(),
+        "workload": place.workload.name,
+        "parameters": dict(place.parameters),
+        "device_kind": place.device_kind,
+        "oracle": campaign.oracle,
+        "versions": dict(place.versions),
+    }
 
 
 def in_catalog(place: Place) -> tuple[str, ...]:

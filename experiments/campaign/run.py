@@ -21,7 +21,6 @@ from experiments.campaign.spec import PlannedLever
 from experiments.campaign.standings import Stored, able_of, last_run
 from experiments.defaults import Current
 from experiments.evidence import Scope
-from experiments.family_outcome import winners_request
 from experiments.home import Home
 from experiments.parsing import budget_seconds
 from experiments.prepare import MOST_PAIRS
@@ -126,10 +125,8 @@ class Sitting:
         try:
             if len(able) == 1:
                 pipeline.ab(self._resumed(request, lever, able[0]), self.listener)
-            elif (again := self._winner(request, lever, able)) is not None:
-                pipeline.ab(self._resumed(again, lever, str(again.cand)), self.listener)
             else:
-                several.ab(request, able, self.listener)
+                self._select(request, able)
         except UsageError as error:
             self._problems[lever.name] = f"could not be measured: {error}"
             self.listener.on_warning(f"{lever.name} stays open: {error}")
@@ -162,12 +159,15 @@ class Sitting:
         needed = more + (last.looks[-1].pairs if last.looks else 0)
         return min(MOST_PAIRS, needed) if needed > DEFAULT_LOOKS[-1] else None
 
-    def _winner(self, request: AbRequest, lever: Lever, able: tuple[str, ...]) -> AbRequest | None:
-        """The winner of an earlier selection, whose run on fresh pairs has not ended yet."""
-        found = selections.latest(self.place, self.home, lever, able)
-        if found is None or found.winner is None or found.winner_run:
-            return None
-        return winners_request(request, found)
+    def _select(self, request: AbRequest, able: tuple[str, ...]) -> None:
+        """Several settings; a selection that was interrupted goes on where it can."""
+        if begun := selections.unfinished(self.home, request, able):
+            try:
+                several.resume(replace(request, resume=begun), self.listener)
+                return
+            except UsageError as error:
+                self.listener.on_warning(f"selection {begun} cannot go on: {error}")
+        several.ab(request, able, self.listener)
 
     def _resumed(self, request: AbRequest, lever: Lever, setting: str) -> AbRequest:
         """The request, going on with a run that was interrupted in this scope and stack."""

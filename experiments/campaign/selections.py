@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from experiments import family_store, spool_reader
 from experiments.campaign.place import Place
@@ -10,6 +11,7 @@ from experiments.defaults import DefaultState
 from experiments.family_records import FamilyRecord
 from experiments.home import Home
 from experiments.records import Outcome
+from experiments.requests import AbRequest
 from experiments.run_record import RunRecord
 from levers.base import Lever
 from levers.errors import StoreError, UnknownName
@@ -48,11 +50,26 @@ def closed(place: Place, home: Home, lever: Lever, able: Sequence[str]) -> Famil
     return found
 
 
+def unfinished(home: Home, request: AbRequest, able: Sequence[str]) -> str:
+    """The newest selection among exactly these settings that can be gone on with; empty if none.
+
+    It is the same request but for the limits of this sitting; one of another stack is found out
+    when it is gone on with.
+    """
+    for family_id in reversed(family_store.ids(home)):
+        head, found = family_store.begun(home, family_id), family_store.found(home, family_id)
+        if head is None or (found is not None and (found.winner is None or found.winner_run)):
+            continue
+        asked = replace(head.request, budget_s=request.budget_s, cand=request.cand)
+        if asked == request and [name for name, _ in head.runs] == list(able):
+            return family_id
+    return ""
+
+
 def _selections(home: Home, lever: str) -> Iterator[FamilyRecord]:
     """The stored selections of a lever, newest first."""
-    paths = sorted((home.root / family_store.FAMILIES).glob(f"*/{family_store.RECORD}"))
-    for path in reversed(paths):
-        found = family_store.found(home, path.parent.name)
+    for family_id in reversed(family_store.ids(home)):
+        found = family_store.found(home, family_id)
         if found is not None and found.lever == lever:
             yield found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -353,3 +354,35 @@ def test_a_campaign_of_a_device_that_is_not_here_says_so(row: Row) -> None:
     assert (away.state, away.levers[0].state) == ("open", "open")
     assert "no device 'cuda'" in away.levers[0].why
     assert "cannot run here" in row.said("campaign", "run", "stub-row", code=2)
+
+
+def test_several_settings_are_a_selection_and_an_interrupted_one_goes_on(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments import family_store, several
+    from experiments.family_records import FamilyHead
+    from experiments.requests import Listener
+
+    asked: list[tuple[str, object]] = []
+
+    def select(request: AbRequest, settings: tuple[str, ...], listener: Listener) -> None:
+        asked.append(("ab", settings))
+        runs_of = tuple((name, f"run-{name}") for name in settings)
+        head = FamilyHead(family_id="20260101T000000-aaaaaa", runs=runs_of, budget_s=None,
+                          request=request)  # fmt: skip
+        (row.machine.home.root / "families" / head.family_id).mkdir(parents=True)
+        family_store.begin(row.machine.home, head)
+        raise KeyboardInterrupt
+
+    def resume(request: AbRequest, listener: Listener) -> None:
+        asked.append(("resume", request.resume))
+        row.machine.ab(replace(request, cand="4", resume=None), listener)
+
+    monkeypatch.setattr(several, "ab", select)
+    monkeypatch.setattr(several, "resume", resume)
+    row.has("planted_several")
+    row.write(lever("planted_several", "1", "4"))
+    row.said("campaign", "run", "stub-row", "--yes", code=130)
+    found = row.run("--lever-budget", "10m")
+    assert (found.levers[0].setting, str(found.levers[0].outcome)) == ("4", "default-ON")
+    assert asked == [("ab", ("1", "4")), ("resume", "20260101T000000-aaaaaa")]
