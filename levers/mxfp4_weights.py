@@ -5,7 +5,7 @@ freed before the next one is read. A decode step then multiplies by the packed w
 which reads 4.25 bits a weight instead of 16. Prefill, with its many rows, writes a matrix out in
 bf16 and multiplies by that. All matrices of the blocks are quantised, and the output head; norms
 stay, and so does the embedding, of which a step reads one row a token. A head that is tied to the
-embedding therefore becomes a matrix of its own: on Qwen3-4B 8.04 GB of weights become 2.92 GB (2.76
+embedding therefore becomes a matrix of its own: on Qwen3-4B 8.04 GB of weights become 2.91 GB (2.76
 times less), of which 0.78 GB are the embedding and 0.21 GB the head's copy; left tied it would be
 2.97 times less, and every step would read the head's 0.78 GB. On Qwen3-0.6B, where the embedding is
 a quarter of the model, 1.19 GB become 0.63 GB (1.90 times). A matrix whose inputs are no multiple
@@ -15,9 +15,9 @@ Mechanism: at small batches a step is the time to read the weights. The 100.9 M 
 of the 4 B model are 202 MB in bf16, 47 us at 4.3 TB/s, and 54 MB in this form, 12.5 us. What may
 eat the gain is decoding: see ``levers/kernels/mxfp4_triton.py`` for what it costs.
 
-Where it does not help: prefill, where writing out and reading again move 4.5 bytes a weight more
-(61 us a block of the 4 B model, beside 520 us of its products with 2,048 rows at 790 TFLOP/s); a
-CPU, where each product writes its matrix out first, so that only the memory is won; models of which
+Where it does not help: prefill, where reading the words and writing a matrix out move 2.5 bytes a
+weight more (59 us a block of the 4 B model at 4.3 TB/s, beside 520 us of its products with 2,048
+rows at 790 TFLOP/s); a CPU, where each product writes its matrix out first, so that only the memory is won; models of which
 the embedding is most; and models whose quality does not bear it, small ones above all.
 
 Numerics: rounding to the nearest of E2M1's magnitudes is off by about 0.1 of the norm of normally
@@ -58,8 +58,8 @@ QUALITY_MARGIN = 0.03
 a third of the size; a bound far above it would also pass a model half as large."""
 
 PREFILL_MARGIN = 0.15
-"""Log ratio of TTFT on CUDA. A matrix is written out before each product with many rows: 61 us a
-block of the 4 B model beside 520 us of products at 2,048 rows, 12 %. Whoever decodes in 4 bits pays
+"""Log ratio of TTFT on CUDA. A matrix is written out before each product with many rows: 59 us a
+block of the 4 B model beside 520 us of products at 2,048 rows, 11 %. Whoever decodes in 4 bits pays
 this once a request."""
 
 NEAR_TIE_NAT = math.log(20.0)

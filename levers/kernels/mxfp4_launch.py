@@ -39,9 +39,11 @@ MOST_STAGES = 3
 """With them a program of 8 rows has 12.5 KB of shared memory, 16 of them 200 of an SM's 227 KB."""
 STAGED_ROWS = 32
 """With 64 rows the stages would take 83 KB a program and leave an SM two of them."""
-FIXED_TURNS = 0.7
-"""What a program costs beside its superblocks, in superblocks: addresses, partial sums, a ticket
-(370 instructions beside 500 for a superblock)."""
+SETUP_TURNS, SPLIT_TURNS = 0.35, 0.35
+"""What a program costs beside its superblocks, in superblocks: its addresses, and where the inputs
+are split the ticket and the sum (180 and 190 instructions beside 500 for a superblock)."""
+PARTIAL_BYTES, SUPERBLOCK_BYTES = 8, 136
+"""For one output: of a partial sum, written and read, in each row; of a superblock's weights."""
 MOST_SPLITS = 16
 """Partial sums of a tile that its last program adds, at most."""
 
@@ -93,9 +95,12 @@ def plan_of(outputs: int, inputs: int, rows: int) -> Plan:
     tile, warps, resident = (16, 1, RESIDENT) if rows <= FEW_ROWS else (64, 2, RESIDENT // 4)
     tiles = -(-outputs // tile)
 
+    split_turns = SPLIT_TURNS + rows * PARTIAL_BYTES / SUPERBLOCK_BYTES
+
     def turns(splits: int) -> float:
         waves = -(-tiles * splits // resident)
-        return waves * (-(-superblocks // splits) + FIXED_TURNS)
+        fixed = SETUP_TURNS + (split_turns if splits > 1 else 0.0)
+        return waves * (-(-superblocks // splits) + fixed)
 
     splits = min(range(1, min(superblocks, MOST_SPLITS) + 1), key=turns)
     stages = MOST_STAGES if rows <= STAGED_ROWS else 1
