@@ -17,8 +17,9 @@ eat the gain is decoding: see ``levers/kernels/mxfp4_triton.py`` for what it cos
 
 Where it does not help: prefill, where reading the words and writing a matrix out move 2.5 bytes a
 weight more (59 us a block of the 4 B model at 4.3 TB/s, beside 520 us of its products with 2,048
-rows at 790 TFLOP/s); a CPU, where each product writes its matrix out first, so that only the memory is won; models of which
-the embedding is most; and models whose quality does not bear it, small ones above all.
+rows at 790 TFLOP/s); a CPU, where each product writes its matrix out first, so that only the memory
+is won; models of which the embedding is most; and models whose quality does not bear it, small ones
+above all.
 
 Numerics: rounding to the nearest of E2M1's magnitudes is off by about 0.1 of the norm of normally
 distributed weights, so the outputs are those of another model. The kernels are held against fp64 of
