@@ -86,7 +86,7 @@ class Series:
                 self.killed_with[self._stage(run_id)] += 1
                 self._no_orphans()
             run_id = self._unfinished()
-        while self._unfinished():
+        while self._unfinished() or not self._runs():  # on a slow machine none may have begun
             self._start(self._unfinished(), None)
         self._command("sync")
         records = [self._audited(run) for run in self._runs()]

@@ -8,7 +8,8 @@ from benchmarks import eight, kills, twins
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_lose_and_double_nothing(tmp_path):
+def test_kills_at_random_moments_lose_and_double_nothing(tmp_path, with_store):
+    with_store(tmp_path)
     words = [*kills.STUB[:-1], "6"]
     result = kills.Series(words, tmp_path, kills=3, span_s=9.0, seed=3).go()
     assert result["problems"] == []

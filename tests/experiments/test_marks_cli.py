@@ -312,7 +312,8 @@ def _versions(store: Registry) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_mlflow_page_of_a_marked_run_is_renewed(home, capsys) -> None:
+def test_the_mlflow_page_of_a_marked_run_is_renewed(home, capsys, with_store) -> None:
+    with_store(home)
     with Registry.open(home / "registry.db") as registry:
         registry.save(run("a", 1, factory.out_of_memory()))
     pipeline.sync()
