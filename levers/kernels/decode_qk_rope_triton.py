@@ -16,6 +16,8 @@ in place of about twelve. At 2,048 tokens of 40 heads of 128 and 4.3 TB/s it is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -167,37 +169,41 @@ def qk_norm_rope_triton(
     v_NKD = packed_NPD[:, h + k :]
     q_NHD = packed_NPD.new_empty((count, h, dim))
     k_NKD = packed_NPD[:, h : h + k] if stored else packed_NPD.new_empty((count, k, dim))
-    k_to, v_to, rows = stored if stored else (k_NKD, v_NKD, packed_NPD)
     cos_N1D, sin_N1D = (one.contiguous() for one in rope)
-    q_norm, k_norm = norms if norms else (packed_NPD, packed_NPD)
-    tile = STEP_HEADS if count <= STEP_TOKENS else PROMPT_HEADS
-    programs = triton.cdiv(h + (2 if stored else 1) * k, tile)
-    lanes = max(2, triton.next_power_of_2(triton.cdiv(dim, QUAD)))
+    constants = _constants(count, heads, dim, normed=norms is not None, stored=stored is not None)
     if count:
-        _qk_norm_rope[(count, programs)](
+        _qk_norm_rope[(count, triton.cdiv(h + (2 if stored else 1) * k, constants["TILE"]))](
             packed_NPD,
-            q_norm,
-            k_norm,
+            *(norms or (packed_NPD, packed_NPD)),
             cos_N1D,
             sin_N1D,
             q_NHD,
-            k_to,
-            v_to,
-            rows,
+            *(stored or (k_NKD, v_NKD, packed_NPD)),
             eps,
             packed_NPD.stride(0),
             cos_N1D.stride(0),
-            H=h,
-            K=k,
-            D=dim,
-            HALF=max(2, triton.next_power_of_2(dim // 2)),
-            TILE=tile,
-            LANES=lanes,
-            LEVELS=lanes.bit_length() - 1,
-            NORM=norms is not None,
-            STORED=stored is not None,
             PDL=early,
-            num_warps=1 if tile == 1 else 4,
+            **constants,
             **({"launch_pdl": True} if early else {}),
         )
     return q_NHD, k_NKD, v_NKD
+
+
+def _constants(
+    count: int, heads: tuple[int, int], dim: int, *, normed: bool, stored: bool
+) -> dict[str, Any]:
+    """What the kernel is compiled for."""
+    tile = STEP_HEADS if count <= STEP_TOKENS else PROMPT_HEADS
+    lanes = max(2, triton.next_power_of_2(triton.cdiv(dim, QUAD)))
+    return {
+        "H": heads[0],
+        "K": heads[1],
+        "D": dim,
+        "HALF": max(2, triton.next_power_of_2(dim // 2)),
+        "TILE": tile,
+        "LANES": lanes,
+        "LEVELS": lanes.bit_length() - 1,
+        "NORM": normed,
+        "STORED": stored,
+        "num_warps": 1 if tile == 1 else 4,
+    }

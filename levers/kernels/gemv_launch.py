@@ -31,20 +31,32 @@ def launch(
     if tile.splits > 1 and (norm is not None or swiglu):
         raise ValueError("a product that is normed or gated cannot be split over its inputs")
     x_NC = x_NC.contiguous()
-    count, inputs = x_NC.shape
     outputs = weight_EC.shape[0] // (2 if swiglu else 1)
-    out_NE = x_NC.new_empty((count, outputs))
-    delta = norm.delta_NC.contiguous() if norm is not None and norm.delta_NC is not None else x_NC
-    stream = (
-        x_NC,
-        delta,
-        norm.weight_C if norm is not None else x_NC,
-        norm.sum_NC if norm is not None and norm.sum_NC is not None else x_NC,
-        weight_EC,
-        out_NE,
-    )
-    shared: dict[str, Any] = {
-        "C": inputs,
+    out_NE = x_NC.new_empty((len(x_NC), outputs))
+    stream = (*_stream(x_NC, norm), weight_EC, out_NE)
+    eps = 0.0 if norm is None else norm.eps
+    constants = _constants(x_NC, norm, swiglu, tile)
+    if len(x_NC) == 1 and not tile.dot:
+        grid = (triton.cdiv(outputs, tile.rows),)
+        _one_row[grid](*stream, eps, outputs, weight_EC.stride(0), **constants)
+    else:
+        _launch_few(stream, eps, scratch, tile, constants)
+    return out_NE
+
+
+def _stream(x_NC: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Stream, addend, norm weight and sum; what there is not is never read or written."""
+    if norm is None:
+        return x_NC, x_NC, x_NC, x_NC
+    delta_NC = x_NC if norm.delta_NC is None else norm.delta_NC.contiguous()
+    return x_NC, delta_NC, norm.weight_C, x_NC if norm.sum_NC is None else norm.sum_NC
+
+
+def _constants(x_NC: Tensor, norm: Norm | None, swiglu: bool, tile: Tiling) -> dict[str, Any]:
+    """What both kernels are compiled for."""
+    early = {"launch_pdl": True} if tile.early else {}
+    return {
+        "C": x_NC.shape[1],
         "ROWS": tile.rows,
         "TILE": tile.inputs,
         "STAGES": tile.stages,
@@ -53,14 +65,22 @@ def launch(
         "SWIGLU": swiglu,
         "PDL": tile.early,
         "num_warps": tile.warps,
+        **early,
     }
-    if tile.early:
-        shared["launch_pdl"] = True
-    eps = 0.0 if norm is None else norm.eps
+
+
+def _launch_few(
+    stream: tuple[Tensor, ...],
+    eps: float,
+    scratch: Scratch,
+    tile: Tiling,
+    constants: dict[str, Any],
+) -> None:
+    """The kernel of several rows, its inputs split where the tiling says so."""
+    x_NC, weight_EC, out_NE = stream[0], stream[-2], stream[-1]
+    count, inputs = x_NC.shape
+    outputs = out_NE.shape[1]
     tiles = triton.cdiv(outputs, tile.rows)
-    if count == 1 and not tile.dot:
-        _one_row[(tiles,)](*stream, eps, outputs, weight_EC.stride(0), **shared)
-        return out_NE
     partial, ticket = out_NE, out_NE
     if tile.splits > 1:
         partial, ticket = scratch.room(x_NC.device, tile.splits * out_NE.numel(), tiles)
@@ -77,6 +97,5 @@ def launch(
         SPLITS=tile.splits,
         PER_SPLIT=steps * tile.inputs,
         PRECISION="ieee" if x_NC.dtype.itemsize == 4 else "tf32",
-        **shared,
+        **constants,
     )
-    return out_NE

@@ -122,16 +122,19 @@ def candidates(count: int, outputs: int, inputs: int, *, swiglu: bool) -> Iterat
     own = tiling(count, outputs, inputs, swiglu=swiglu, norm=False)
     yield own
     halves = 2 if swiglu else 1
-    for one in _one_row_grid() if count == 1 else _few_rows_grid(splits=not swiglu):
+    splits = (1,) if swiglu else (1, 2, 4)
+    for one in _one_row_grid(splits) if count == 1 else _few_rows_grid(splits):
         weights = halves * one.rows * one.inputs
         programs = -(-outputs // one.rows) * one.splits
         each = weights / (32 * one.warps)
         fits = one.inputs <= inputs and 64 <= programs <= 32768
-        if one != own and fits and (count > 1 or 16 <= each <= 128):
+        if one != own and fits and (count > 1 or one.dot or 16 <= each <= 128):
             yield one
 
 
-def _one_row_grid() -> Iterator[Tiling]:
+def _one_row_grid(splits: tuple[int, ...]) -> Iterator[Tiling]:
+    """The kernel of one row, and that of several with 15 rows of padding."""
+    yield from (Tiling(16, 256, 4, 4, pieces, dot=True) for pieces in splits)
     for rows, inputs, warps in (
         (2, 1024, 2),
         (2, 2048, 4),
@@ -148,7 +151,7 @@ def _one_row_grid() -> Iterator[Tiling]:
             yield Tiling(rows, inputs, warps, stages)
 
 
-def _few_rows_grid(*, splits: bool) -> Iterator[Tiling]:
+def _few_rows_grid(splits: tuple[int, ...]) -> Iterator[Tiling]:
     for rows, inputs, warps, stages in (
         (16, 128, 2, 6),
         (16, 256, 4, 4),
@@ -159,5 +162,5 @@ def _few_rows_grid(*, splits: bool) -> Iterator[Tiling]:
         (64, 128, 4, 4),
         (64, 256, 8, 3),
     ):
-        for pieces in (1, 2, 4) if splits else (1,):
+        for pieces in splits:
             yield Tiling(rows, inputs, warps, stages, pieces)
