@@ -52,7 +52,7 @@ def test_rows_are_given_once_and_the_device_is_named(table) -> None:  # type: ig
 
 
 def test_the_table_raises_a_count_as_well_as_it_lowers_it() -> None:
-    assert tuned_splits(shape(32, 4096, heads=32), 1, H200) == 2
+    assert tuned_splits(shape(2, 2048, heads=32), 4, H200) == 8
     assert tuned_splits(shape(1, 4096, heads=32), 24, H200) == 16
 
 
@@ -83,9 +83,9 @@ def test_another_number_of_kv_heads_counts_as_blocks() -> None:
 
 def test_rows_of_other_query_heads_serve_where_none_of_the_same_is_near() -> None:
     table = table_of(H200, "fa2")
-    assert nearest(table, shape(1, 2176, heads=16)).query_heads == 32
     assert nearest(table, shape(32, 4096, heads=16)).query_heads == 16
-    assert nearest(table_of(H200, "fa2"), shape(1, 4096, heads=64)).tokens == 4096
+    other = nearest(table, shape(1, 4096, heads=64))
+    assert (other.query_heads, other.tokens) in {(16, 4096), (32, 4096)}
 
 
 def test_a_shape_far_from_all_rows_is_an_error_with_its_cure() -> None:
@@ -104,9 +104,9 @@ def test_a_device_or_backend_without_a_table_is_an_error_that_names_those_there_
 
 
 def test_chosen_splits_knows_every_setting() -> None:
-    launch = shape(32, 4096, heads=32)
+    launch = shape(2, 2048, heads=32)
     found = {name: chosen_splits(launch, name, 5, H200) for name in ("off", "auto", "3", "tuned")}
-    assert found == {"off": 5, "auto": 1, "3": 3, "tuned": 2}
+    assert found == {"off": 5, "auto": 5, "3": 3, "tuned": 8}
 
 
 def test_a_rule_of_a_backend_and_a_cap_may_be_wrapped_in_either_order() -> None:
