@@ -8,8 +8,9 @@ stored form of its own takes part by a method ``fused_linear(x_NC, norm, swiglu)
 meaning (see :class:`FusedMatrix`); one that has none is multiplied by its ``linear``.
 
 Numerics: the sum is rounded to the stream's dtype, as the residual add rounds; everything after it
-is in fp32, rounded where it enters a ``tl.dot`` and once at the end, where the separate operations
-round the norm, the product, the activation and the gated product. On the device's tensor cores bf16
+is in fp32 (for a ``tl.dot`` a normed row is the sum of two bf16 numbers, 16 bits of mantissa),
+rounded once at the end, where the separate operations round the norm, the product, the activation
+and the gated product. On the device's tensor cores bf16
 products are exact and summed in fp32.
 """
 
