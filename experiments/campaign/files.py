@@ -105,7 +105,7 @@ def _checked(path: Path, values: dict[str, Any]) -> AnyCampaign:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        cure = f"compare it with {shipped() / 'decode-cpu.toml'}"
+        cure = f"docs/campaigns.md has an example, and so is {shipped() / 'decode-cpu.toml'}"
         raise BadParameter(f"{path}: {problem_of(error)}", cure=cure) from error
 
 

@@ -40,6 +40,12 @@ FLOOR = "floor_ratio"
 PROFILED = "profiled"
 """The fact of a sample that says in words what one profiled step is."""
 
+OPERATORS = (
+    "read from operators: attention that is written in PyTorch counts as the products and the glue "
+    "that it is made of"
+)
+"""What a profile without kernels cannot tell."""
+
 NO_FLOOR: Mapping[ResidualName, str] = {
     "host gap": "its floor is nothing: no work is done in it",
     "glue": "its floor is nothing: fused into its neighbours it would move no bytes of its own",
@@ -65,6 +71,7 @@ def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -
         unit=said if said and profile.unit == "step" else profile.unit,
         groups=groups,
         floors=floors_of(samples),
+        said=OPERATORS if profile.level == "operators" else "",
     )
 
 
