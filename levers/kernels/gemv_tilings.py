@@ -1,7 +1,7 @@
 """How the decode step's products are cut: a fixed table by shape, and a rule for other shapes.
 
 Nothing is tuned at run time: a timed path that searches is measured while it searches. The table
-was reasoned from bytes (below) and is replaced by what ``benchmarks/decode_gemv.py`` measures.
+was reasoned from bytes (below); that of one row is what ``benchmarks/decode_gemv.py`` measured.
 
 One H200 has 132 SMs, 4.3 TB/s and about 0.7 us from memory: 23 KB must be under way on each SM. A
 program of one row has ``rows x inputs`` weights (twice that with SwiGLU) in its first tile, in
@@ -57,13 +57,14 @@ ONE_ROW: Mapping[tuple[int, int, bool], Tiling] = {
     (4096, 1024, False): Tiling(8, 1024),
     (1024, 2048, False): Tiling(4, 2048),
     (3072, 1024, True): Tiling(4, 1024),
-    (1024, 3072, False): Tiling(4, 1024),
-    (6144, 2560, False): Tiling(8, 512, stages=4),
-    (2560, 4096, False): Tiling(4, 1024),
-    (9728, 2560, True): Tiling(8, 512),
+    (1024, 3072, False): Tiling(2, 1024, warps=2, stages=5),
+    (6144, 2560, False): Tiling(4, 512, warps=2, stages=1),
+    (2560, 4096, False): Tiling(2, 2048),
+    (9728, 2560, True): Tiling(4, 512, warps=2, stages=5),
     (2560, 9728, False): Tiling(4, 512, stages=4),
 }
-"""By outputs, inputs and SwiGLU: the four products of Qwen3-0.6B, then of Qwen3-4B."""
+"""By outputs, inputs and SwiGLU: the four products of Qwen3-0.6B, then of Qwen3-4B; the best of a
+sweep on an H200 (``docs/results/h200/decode_gemv.json``)."""
 
 FEW_ROWS: Mapping[tuple[int, int, bool], Tiling] = {
     (4096, 1024, False): Tiling(32, 256, stages=4),
@@ -85,7 +86,8 @@ def tiling(count: int, outputs: int, inputs: int, *, swiglu: bool, norm: bool) -
     """The configuration of a product of ``count`` rows.
 
     A product that is normed or gated is never split over its inputs. Stream and addend of a normed
-    one lie in shared memory beside the weights, and leave room for fewer stages.
+    one lie in shared memory and registers beside the weights: its tiles are at most 128 inputs wide
+    and 4 stages deep.
     """
     table = ONE_ROW if count == 1 else FEW_ROWS if count <= 16 else MANY_ROWS
     found = table.get((outputs, inputs, swiglu))
@@ -93,7 +95,9 @@ def tiling(count: int, outputs: int, inputs: int, *, swiglu: bool, norm: bool) -
         found = _one_row_rule(outputs, inputs) if count == 1 else _few_rows_rule(outputs, inputs)
     if norm or swiglu:
         found = replace(found, splits=1)
-    return replace(found, stages=min(3, found.stages)) if norm and count > 1 else found
+    if norm and count > 1:
+        return replace(found, inputs=min(128, found.inputs), stages=min(4, found.stages))
+    return found
 
 
 def _power_at_most(value: int) -> int:

@@ -117,7 +117,7 @@ def test_a_normed_product_is_never_split(interpreted: ModuleType) -> None:
         interpreted.launch(x, weight, Norm(weight_C, 1e-6), False, Scratch(), SPLIT[0])
     for swiglu, norm in ((True, False), (False, True)):
         assert tiling(2, 1024, 2048, swiglu=swiglu, norm=norm).splits == 1
-    assert tiling(2, 1024, 3072, swiglu=False, norm=True).stages == 3
+    assert tiling(2, 1024, 3072, swiglu=False, norm=True).inputs == 128
 
 
 def test_outgrown_room_is_kept_for_the_launches_that_were_captured_with_it() -> None:
