@@ -14,13 +14,15 @@ from torch import Tensor
 
 
 class AddNorm:
-    """The fused operation.
+    """The fused operation; ``early`` makes its launch a programmatic dependent one.
 
     Attributes:
         ran: what the last call launched.
     """
 
-    ran = ""
+    def __init__(self, *, early: bool = False) -> None:
+        self._early = early
+        self.ran = ""
 
     def __call__(
         self, x_NC: Tensor, delta_NC: Tensor, weight_C: Tensor, eps: float
@@ -38,7 +40,7 @@ class AddNorm:
         if x_NC.device.type == "cuda":
             from levers.kernels.add_norm_triton import add_norm_triton
 
-            found = add_norm_triton(x_NC, delta_NC, weight_C, eps)
+            found = add_norm_triton(x_NC, delta_NC, weight_C, eps, early=self._early)
             self.ran = "triton add_norm"
             return found
         sum_NC = x_NC + delta_NC

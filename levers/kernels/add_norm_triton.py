@@ -51,7 +51,11 @@ def _add_norm(  # type: ignore[no-untyped-def]
     LANES: tl.constexpr,
     WARPS: tl.constexpr,
     QUAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     delta_ptr += row * delta_stride
@@ -81,9 +85,12 @@ def _add_norm(  # type: ignore[no-untyped-def]
 
 
 def add_norm_triton(
-    x_NC: Tensor, delta_NC: Tensor, weight_C: Tensor, eps: float
+    x_NC: Tensor, delta_NC: Tensor, weight_C: Tensor, eps: float, *, early: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """One launch: the sum and its norm, ``[N, C]`` each in the dtype of ``x_NC``."""
+    """One launch: the sum and its norm, ``[N, C]`` each in the dtype of ``x_NC``.
+
+    ``early`` is programmatic dependent launch: the program is there when the launch before it ends.
+    """
     rows, channels = x_NC.shape
     x_NC, delta_NC = _rows_in_one_piece(x_NC), _rows_in_one_piece(delta_NC)
     sum_NC, out_NC = x_NC.new_empty((2, rows, channels)).unbind()
@@ -103,7 +110,9 @@ def add_norm_triton(
             LANES=LANES,
             WARPS=WARPS,
             QUAD=QUAD,
+            PDL=early,
             num_warps=WARPS,
+            **({"launch_pdl": True} if early else {}),
         )
     return sum_NC, out_NC
 

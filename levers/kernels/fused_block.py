@@ -90,7 +90,7 @@ class FusedBlock:
 
     def __init__(self, found: Run, choose: Choose = tiling, *, early: bool = False) -> None:
         self._found, self._choose = found, choose
-        self._scratch, self._add_norm = Scratch(), AddNorm()
+        self._scratch, self._add_norm = Scratch(), AddNorm(early=early)
         self._early = early
         self.ran = ""
 

@@ -209,7 +209,7 @@ def plans_of(one: DecodeSession) -> Mapping[str, str]:
 def test_early_launches_change_no_logit_of_a_captured_step() -> None:
     digests = []
     for setting in ("on", "early"):
-        one = session()
+        one = session(concurrency="1,4,8")
         with engaged(FUSED_BLOCK, one.sites, setting):
             digests += [one.outputs({"want": "digests"}).digests for _ in range(5)]
     assert all(one == digests[0] for one in digests[1:])
