@@ -138,8 +138,10 @@ def mlp(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
         "original": partial(both, found),
         "fused_mlp_hidden, fp32 gradients": partial(both, fused),
         "gemm_epilogue_mlp on": partial(both, EpilogueMlps(found, Fusion())),
-        "gemm_epilogue_mlp sums": partial(both, EpilogueMlps(found, Fusion(sums=False))),
-        "gemm_epilogue_mlp backward": partial(both, EpilogueMlps(found, Fusion(active=False))),
+        "gemm_epilogue_mlp bgrad": partial(both, EpilogueMlps(found, Fusion(sums=True))),
+        "gemm_epilogue_mlp backward": partial(
+            both, EpilogueMlps(found, Fusion(active=False, sums=True))
+        ),
     }
     flop = 12.0 * rows * channels * width
     bench.compare("mlp", case, arms, flop, "fused_mlp_hidden, fp32 gradients")

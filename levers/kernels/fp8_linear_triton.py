@@ -24,6 +24,11 @@ ROWS = 256
 BLOCK_R, BLOCK_C = 8, 256
 """Its tile: 2048 elements of fp32 in registers over 4 warps, loads of 512 bytes a row in bf16."""
 
+NARROW = 2
+"""Bytes of the elements whose transpose the second kernel writes as well. Of fp32 elements, which
+are weights, it came out wrong on an H200 (Triton 3.6 stores one value for several rows, whether
+they are turned before or after the conversion), so that theirs is a copy of the bytes."""
+
 TILE_R, TILE_C = 128, 64
 """Tile of the second: 128 bytes a row read in bf16, 64 written; 128 bytes a column written."""
 
@@ -100,9 +105,7 @@ def _quantise(  # type: ignore[no-untyped-def]
     if TURN:
         at = column.to(tl.int64)[:, None] * padded_rows + row[None, :]
         fits = inside[:, None] & (row < padded_rows)[None, :]
-        # In fp32: of fp32 rows the 8-bit values came out of a transposition wrong (Triton 3.6).
-        turned = tl.trans(scaled).to(out_ptr.dtype.element_ty)
-        tl.store(turned_ptr + at, turned, mask=fits)
+        tl.store(turned_ptr + at, tl.trans(small), mask=fits)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
         tl.store(scale_ptr, scale)
 
@@ -123,7 +126,8 @@ def quantise_triton(x_NC: Tensor, dtype: torch.dtype, *, turn: bool, sums: bool)
     scale = x_NC.new_empty((), dtype=torch.float32)
     partial = x_NC.new_empty((blocks if sums else 0, columns), dtype=torch.float32)
     out = x_NC.new_empty((rows, columns), dtype=dtype)
-    turned = x_NC.new_empty((columns, wide) if turn else (0, 0), dtype=dtype)
+    within = turn and x_NC.element_size() == NARROW
+    turned = x_NC.new_empty((columns, wide) if within else (0, 0), dtype=dtype)
     _largest[(triton.cdiv(columns, BLOCK_C), blocks)](
         x_NC,
         bits,
@@ -150,8 +154,19 @@ def quantise_triton(x_NC: Tensor, dtype: torch.dtype, *, turn: bool, sums: bool)
         LIMIT=limit_of(dtype),
         FINITE=FP32_MAX,
         LEAST=LEAST_SCALE,
-        TURN=turn,
+        TURN=within,
         TILE_R=TILE_R,
         TILE_C=TILE_C,
     )
+    if turn and not within:
+        turned = _turned_bytes(out, wide)
     return Quantised(out, turned if turn else None, scale, partial.sum(0) if sums else None)
+
+
+def _turned_bytes(out_NC: Tensor, wide: int) -> Tensor:
+    """The transpose of quantised values, zero beyond their rows, by a copy of their bytes."""
+    rows, columns = out_NC.shape
+    bits = torch.uint8 if out_NC.element_size() == 1 else out_NC.dtype
+    turned_CN = out_NC.new_zeros((columns, wide), dtype=bits)
+    turned_CN[:, :rows].copy_(out_NC.view(bits).t())
+    return turned_CN.view(out_NC.dtype)

@@ -46,7 +46,7 @@ class Fusion:
     """
 
     active: bool = True
-    sums: bool = True
+    sums: bool = False
 
 
 def gelu(h_NF: Tensor) -> Tensor:

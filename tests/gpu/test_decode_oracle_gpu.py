@@ -23,6 +23,7 @@ from experiments.workloads.decode.workload import DECODE
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),
 ]
 SHORT = {
     "prompt_tokens": "512",

@@ -20,7 +20,7 @@ from levers.policy import ParityClass
 
 CASES = [
     pytest.param(case, id=f"{setting}: {case.name}")
-    for setting in ("on", "sums", "backward")
+    for setting in ("on", "bgrad", "backward")
     for case in LEVER.op_cases(setting, "cpu")
 ]
 TINY = {"depth": "2", "bs": "2", "tokens": "20", "cap": "40", "profile": "uniform", "steps": "1"}
@@ -46,7 +46,7 @@ def test_each_setting_swaps_the_callable_and_puts_back_what_it_found() -> None:
 
     fusions = {
         "on": Fusion(),
-        "sums": Fusion(active=True, sums=False),
+        "bgrad": Fusion(active=True, sums=True),
         "backward": Fusion(active=False, sums=True),
     }
     for setting, fusion in fusions.items():
