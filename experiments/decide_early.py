@@ -135,6 +135,11 @@ def _not_engaged(evidence: Evidence) -> Decision | None:
     plans = ", ".join(f"{axis}: {plan}" for axis, plan in sorted(ref.items()))
     if ref == cand:
         return invalid("not-engaged", f"both arms ran the same plan on every axis ({plans})")
+    counted = evidence.counted("ref")
+    if counted and counted == evidence.counted("cand"):
+        same = ", ".join(f"{where}: {what}" for where, what in sorted(counted.items()))
+        text = "the lever's witness tells the arms apart, but its sites counted the same in both"
+        return invalid("not-engaged", f"{text} ({same})")
     if not evidence.engaged:
         text = f"both arms ran the same plan on every primary axis ({plans})"
         return invalid("not-engaged", text, evidence.primaries)

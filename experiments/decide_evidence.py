@@ -125,6 +125,15 @@ class Evidence:
             for axis, plan in witness.plans.items()
         }
 
+    def counted(self, arm: str) -> Mapping[str, str]:
+        """What an arm's sites counted, in nobody's words; empty where that was not recorded."""
+        return {
+            where: what
+            for witness in self.witnesses
+            if witness.arm == arm
+            for where, what in witness.counted.items()
+        }
+
     def effect(self, axis: str) -> Effect | None:
         """The effect on an axis at the last look, if there is one."""
         effects = self.look.effects if self.look else ()

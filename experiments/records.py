@@ -130,12 +130,17 @@ class LostPair(Value):
     cause: str
 
 
+COUNTED = "counted."
+"""Beginning of the facts that hold what a site itself counted; the site and its axis follow."""
+
+
 class Witness(Value):
     """What proves which path an arm ran: a plan per axis, read in an untimed pass.
 
     ``plans`` maps an axis to the plan that ran (such as ``num_splits=7``); ``launches`` counts the
     observations per site; ``left_changed`` lists what enable/disable left changed (empty: nothing);
-    ``facts`` hold what else the pass found, such as the autotuners' winners.
+    ``facts`` hold what else the pass found, such as the autotuners' winners, and what the sites
+    counted without the lever's words.
     """
 
     arm: Arm
@@ -143,6 +148,15 @@ class Witness(Value):
     launches: FrozenMap[int]
     left_changed: tuple[str, ...] = ()
     facts: FrozenMap[Scalar] = Field(default_factory=dict)
+
+    @property
+    def counted(self) -> dict[str, str]:
+        """What each site counted on each axis; empty in records made before this was kept."""
+        return {
+            name.removeprefix(COUNTED): str(value)
+            for name, value in self.facts.items()
+            if name.startswith(COUNTED)
+        }
 
 
 # --- statistics ------------------------------------------------------------------------------

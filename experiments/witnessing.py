@@ -7,7 +7,9 @@ its own ``witness``, which only reads observations: that is what the lever is he
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from experiments.records import COUNTED
 from experiments.workloads.base import Session
 from levers import catalog
 
@@ -15,14 +17,30 @@ ARGUMENT = "witness"
 """The argument of a timed task that names the levers whose sites are read after the timed part."""
 
 
-def subject_plans(session: Session, lever: str | None) -> tuple[dict[str, str], dict[str, int]]:
-    """Per axis the plan at one lever's sites, and per site how many launches were seen."""
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One witness pass.
+
+    ``plans`` are the lever's words for what ran on each axis, ``launches`` counts what each site
+    saw, and ``counted`` is what the lever's sites saw on each axis, in nobody's words (as facts).
+    """
+
+    plans: dict[str, str]
+    launches: dict[str, int]
+    counted: dict[str, str]
+
+
+def subject_pass(session: Session, lever: str | None) -> Pass:
+    """Run each axis's work once and read what one lever's sites saw."""
     _exercise(session)
     launches = {
         name: sum(sum(counts.values()) for counts in site.observations.values())
         for name, site in session.sites.items()
     }
-    return ({} if lever is None else _read(session, lever)), launches
+    if lever is None:
+        return Pass({}, launches, {})
+    counted = _counted(session, lever)
+    return Pass(_read(session, lever), launches, counted)
 
 
 def stack_plans(session: Session, levers: Sequence[str]) -> dict[str, str]:
@@ -39,6 +57,16 @@ def _exercise(session: Session) -> None:
     for site in session.sites.values():
         site.forget()
     session.exercise()
+
+
+def _counted(session: Session, name: str) -> dict[str, str]:
+    """Per site and axis what the workload counted there; a lever's words do not enter."""
+    return {
+        f"{COUNTED}{site} {axis}": ", ".join(f"{plan} x {n}" for plan, n in sorted(plans.items()))
+        for site in catalog.get(name).touches
+        if site in session.sites
+        for axis, plans in session.sites[site].observations.items()
+    }
 
 
 def _read(session: Session, name: str) -> dict[str, str]:

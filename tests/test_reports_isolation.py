@@ -54,6 +54,15 @@ LEVERS = {
             return launch
         LEVER = Planted("scribbling", wrap)
     """,
+    "wording": """
+        from dataclasses import dataclass
+        ENABLED = []
+        @dataclass(frozen=True)
+        class Wording(Planted):
+            def witness(self, site):
+                return {axis: "mine" if ENABLED else "theirs" for axis in site.observations}
+        LEVER = Wording("wording", lambda found: found, at_enable=lambda: ENABLED.append(1))
+    """,
     "compiling": """
         CALLS = []
         def wrap(found):
@@ -165,6 +174,21 @@ def test_a_lever_that_replaces_nothing_and_a_setting_that_nothing_reads_are_not_
         assert decision is not None
         assert (decision.outcome, decision.reason) == (Outcome.INVALID, "not-engaged")
         assert "the same plan" in decision.detail
+
+
+def test_a_lever_that_replaces_nothing_is_not_engaged_whatever_its_witness_says(
+    executor: Executor,
+) -> None:
+    spec = runs.spec("wording")
+    found = tuple(
+        witness_of(arm, executor.run(runs.task(spec, "witness", arm=arm)).result)
+        for arm in ("ref", "cand")
+    )
+    assert found[0].plans != found[1].plans
+    decision = decide_before_timing(evidence(witnesses=found))
+    assert decision is not None
+    assert (decision.outcome, decision.reason) == (Outcome.INVALID, "not-engaged")
+    assert "counted the same in both" in decision.detail
 
 
 # https://github.com/pytorch/pytorch/issues/72831
