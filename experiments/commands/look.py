@@ -60,6 +60,8 @@ def show(
     if wanted is None and not detailed_exitcode:
         return 0
     outcome = record.decision.outcome.value if record.decision else None
+    if outcome is not None and standing.invalidated:
+        outcome = "invalid"  # its evidence may not be relied on: no gate may pass on it
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
 
 

@@ -85,6 +85,15 @@ def test_an_invalidation_shows_its_reason_and_name_wherever_the_verdict_does(sto
     assert "default-ON" in said(capsys, "show", "a")
 
 
+def test_no_gate_passes_on_invalidated_evidence(store, capsys) -> None:
+    store.save(run("a", 1))
+    said(capsys, "show", "a", "--expect", "default-ON")
+    said(capsys, "invalidate", "a", "--reason", "oracle ran eager", "--name", "Ada")
+    said(capsys, "show", "a", "--expect", "default-ON", code=4)
+    said(capsys, "show", "a", "--detailed-exitcode", code=4)
+    said(capsys, "show", "a")
+
+
 def test_an_invalidation_marks_several_runs_and_what_rests_on_them(store, capsys) -> None:
     record = factory.default_on()
     assert record.parity is not None
