@@ -7,7 +7,7 @@ a run exists.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +140,23 @@ def settings_of(lever: Lever, request: AbRequest) -> tuple[str, str]:
     return ref, cand
 
 
+def _share_sites(lever: Lever, others: Sequence[LeverSetting]) -> None:
+    """Check that the lever may share its sites with those that are on in both arms.
+
+    Raises:
+        LeverConflict: it may not; nobody typed the other one, so the message says why it is on.
+    """
+    for one in others:
+        try:
+            claims([catalog.get(one.lever), lever])
+        except LeverConflict as error:
+            raise LeverConflict(
+                f"{error.message}, and {one.lever}={one.setting} ships ON here in both arms",
+                cure=f"{error.cure}; or switch it off: levergate override {one.lever} --state off",
+            ) from error
+    claims([*(catalog.get(one.lever) for one in others), lever])
+
+
 def compare(
     request: AbRequest, device: Device, stack: tuple[LeverSetting, ...] | None = None
 ) -> Comparison:
@@ -162,7 +179,7 @@ def compare(
         device.facts.device_type, workload.name, parameters, workload.sites(parameters)
     )
     others = tuple(one for one in stack or () if one.lever != lever.name)
-    claims([*(catalog.get(one.lever) for one in others), lever])
+    _share_sites(lever, others)
     spec = AbSpec(
         lever=lever.name,
         ref=ref,

@@ -14,8 +14,9 @@ from experiments.records import Decision, Outcome
 from experiments.replay import decide_again, looks_of
 from experiments.requests import AbRequest
 from experiments.run_record import RunRecord
+from experiments.spec import LeverSetting
 from experiments.spool import Spool
-from levers.errors import UnknownName, UsageError
+from levers.errors import LeverConflict, UnknownName, UsageError
 from tests.support import runs
 from tests.support.evidence_factory import C1, GUARD
 from tests.support.run_factory import drawn, record
@@ -150,3 +151,15 @@ def test_the_method_is_chosen_before_the_run_and_recorded(monkeypatch: pytest.Mo
     planned = compare(AbRequest(lever="planted_fast", cand="on", seed=1), cpu_device()).spec
     assert (spec.sequential, planned.sequential) == ("anytime", "group-sequential")
     assert spec.content_digest() != planned.content_digest()
+
+
+def test_a_lever_that_ships_on_at_the_same_site_is_named_with_both_cures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs.use_stub(monkeypatch)
+    request = AbRequest(lever="planted_fast", cand="on", seed=1)
+    with pytest.raises(LeverConflict) as refused:
+        compare(request, cpu_device(), (LeverSetting(lever="planted_slow", setting="on"),))
+    assert "planted_slow=on ships ON here" in refused.value.message
+    assert "composes_with" in refused.value.cure
+    assert "levergate override planted_slow --state off" in refused.value.cure
