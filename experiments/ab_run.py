@@ -180,7 +180,7 @@ def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
 
     Raises:
         UnknownName: there is no such run.
-        UsageError: the run is of another lever, or was measured elsewhere.
+        UsageError: the run is of another lever or setting, or was measured elsewhere.
     """
     record = _on_disk(str(request.resume), home, registry)
     if (of := record.spec.lever) != request.lever:
@@ -188,6 +188,7 @@ def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
             f"run {record.run_id} is of {of}, not of {request.lever}",
             cure=f"levergate ab {of} --resume {record.run_id}",
         )
+    extension.check_same(request, record)
     if extension.wanted(request, home.runs):
         return extension.extend(request, home.runs, datetime.now(UTC))
     return str(request.resume)

@@ -62,6 +62,9 @@ def test_a_run_of_another_lever_is_not_resumed(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=cure):
             ab_run._to_resume(request, where, registry)
         assert ab_run._to_resume(own, where, registry) == "20260301"
+        assert ab_run._to_resume(replace(own, cand="auto"), where, registry) == "20260301"
+        with pytest.raises(UsageError, match="has --cand auto, not 2; levergate ab"):
+            ab_run._to_resume(replace(own, cand="2"), where, registry)
 
 
 def test_a_run_that_is_interrupted_before_its_first_sample_names_itself(
