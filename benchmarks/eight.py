@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kills import mirrored
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.selftest.cases import Case, chosen
 from experiments.selftest.run import PLANTED, WORKLOAD
 

@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 
 from experiments import spool_reader
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.run_record import RunRecord
 from experiments.selftest.run import PLANTED, WORKLOAD
 

@@ -47,7 +47,7 @@ from benchmarks.several_gpus_steps import (
 from experiments.environment import cuda_devices, find_device, stack_versions
 from experiments.files import write_atomically
 from experiments.spec import LeverSetting
-from experiments.stack_prepare import typed
+from experiments.stack.prepare import typed
 from experiments.workloads.flow.memory import TARGET_SHARE
 
 SCRATCH = Path(tempfile.gettempdir()) / "levergate-several-gpus"

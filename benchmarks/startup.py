@@ -22,7 +22,7 @@ from pathlib import Path
 
 from experiments import bundles
 from experiments.home import HOME_VARIABLE
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 
 ROOT = Path(__file__).resolve().parents[1]
 GOALS_S = {"--help": 0.4, "list": 0.8, "show": 0.8}

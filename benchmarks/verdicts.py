@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from experiments import bundles
-from experiments.calibration import Calibration
+from experiments.calibration.records import Calibration
 from experiments.plan import BLOCK_PAIRS
 from experiments.run_record import RunRecord
 from experiments.simulated_noise import MODELS, log_ratios, orders

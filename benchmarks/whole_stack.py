@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.spec import LeverSetting
-from experiments.stack_prepare import policy_of, typed
+from experiments.stack.prepare import policy_of, typed
 from levers import catalog
 from levers.base import OFF, Facts, Lever, OpCase, Settings, Site, claims
 from levers.policy import GatingPolicy

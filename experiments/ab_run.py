@@ -18,7 +18,7 @@ from experiments.prepare import Comparison
 from experiments.ranks.merge import best_possible
 from experiments.ranks.needs import needs_of
 from experiments.records import Environment
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.replay import decide_again
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord

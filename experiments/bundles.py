@@ -22,7 +22,7 @@ from experiments.values import SCHEMA_VERSION, problem_of
 from levers.errors import BadParameter, StoreError
 
 if TYPE_CHECKING:
-    from experiments.registry import Registry, Saved
+    from experiments.registry.store import Registry, Saved
 
 FORMAT = "levergate-bundle"
 SUFFIX = ".levergate.json"

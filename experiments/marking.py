@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from experiments.defaults import DefaultState
 from experiments.evidence import VERDICTS, Scope
-from experiments.registry_marks import Invalidation
+from experiments.registry.marks import Invalidation
 from experiments.requests import OverrideRequest, SyncReport
 from experiments.run_record import RunRecord
 from levers.errors import UsageError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from experiments import family_store, stack_store
+from experiments.family import store as family_store
 from experiments.home import Home
+from experiments.stack import store as stack_store
 from levers.errors import UsageError
 
 Kind = Literal["run", "stack", "selection"]
@@ -40,7 +41,7 @@ def kind_of(where: Home, prefix: str) -> Kind:
 def _runs(where: Home, prefix: str) -> list[str]:
     """The runs whose id begins so, in the registry or on disk."""
     from experiments import spool_reader
-    from experiments.registry import Registry
+    from experiments.registry.store import Registry
 
     with Registry.open(where.registry) as registry:
         stored = registry.beginning(prefix)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from experiments import environment
 from experiments.defaults import Current
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from levers import catalog
 from levers.errors import BrokenLever
 from levers.source import source_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments import formats
-from experiments.family_records import FamilyRecord, SettingResult
+from experiments.family.records import FamilyRecord, SettingResult
 from experiments.reasons import FAMILY_LABEL, SCREEN_LABEL
 from experiments.records import Effect
 from experiments.screen_records import RoughEffect, ScreenRecord, ScreenRow

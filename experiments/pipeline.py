@@ -33,10 +33,10 @@ from levers.errors import UnknownName, UsageError
 if TYPE_CHECKING:
     from experiments.defaults import DefaultState
     from experiments.marking import Invalidated, Overridden
-    from experiments.policy_replay import ReplayReport
-    from experiments.policy_replay_evidence import Untargeted
+    from experiments.policy_replay.agreement import ReplayReport
+    from experiments.policy_replay.evidence import Untargeted
     from experiments.records import Decision
-    from experiments.registry import Registry
+    from experiments.registry.store import Registry
     from experiments.run_record import RunRecord
 
 TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -51,7 +51,7 @@ def home(*, reading: bool = False) -> Home:
 
 @contextlib.contextmanager
 def _registry(where: Home) -> Iterator[Registry]:
-    from experiments.registry import Registry
+    from experiments.registry.store import Registry
 
     with Registry.open(where.registry) as registry:
         yield registry
@@ -81,7 +81,8 @@ def ab(request: AbRequest, listener: Listener, *, mirror: bool = True) -> RunRec
 
 def _mirror(where: Home, registry: Registry, record: RunRecord, listener: Listener) -> None:
     """The mirror may be down: that costs a line, and ``levergate sync`` makes it good."""
-    from experiments import reports, tracking
+    from experiments import reports
+    from experiments.tracking import mirror as tracking
 
     files, description = reports.rendered(record, registry.standing(record.run_id))
     uri = os.environ.get(TRACKING_VARIABLE)
@@ -103,7 +104,8 @@ def show(run: str) -> RunRecord:
         try:
             return registry.load(run)
         except UnknownName as unknown:
-            from experiments import family_store, spool_reader
+            from experiments import spool_reader
+            from experiments.family import store as family_store
 
             for folder in (where.runs, *family_store.folders(where)):
                 with contextlib.suppress(UnknownName):
@@ -224,10 +226,9 @@ def policy_replay(file: Path, policy: str, unknown_state: Untargeted) -> ReplayR
     Raises:
         UsageError: there is no such policy, or the file holds no such corpus.
     """
-    from experiments import policy_replay, policy_replay_corpus, policy_replay_evidence
+    from experiments.policy_replay import agreement, corpus, evidence
 
-    named = policy_replay_evidence.named(policy)
-    return policy_replay.replayed(policy_replay_corpus.read(file), named, unknown_state)
+    return agreement.replayed(corpus.read(file), evidence.named(policy), unknown_state)
 
 
 def export(run: str, path: Path) -> Path:
@@ -258,7 +259,8 @@ def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) ->
 
 def sync() -> SyncReport:
     """Write to MLflow every ended run that it lacks."""
-    from experiments import reports, spool_reader, tracking
+    from experiments import reports, spool_reader
+    from experiments.tracking import mirror as tracking
 
     where = home()
     with _registry(where) as registry:
@@ -280,7 +282,7 @@ def ui(port: int) -> None:
     Raises:
         UsageError: the server did not start.
     """
-    from experiments import tracking_store
+    from experiments.tracking import store as tracking_store
 
     command = tracking_store.ui_command(home().root, port, os.environ.get(TRACKING_VARIABLE))
     server = subprocess.Popen(command.argv, env=dict(command.environment), start_new_session=True)

@@ -17,7 +17,7 @@ import numpy as np
 from experiments import plot_curves, stats
 from experiments.records import Effect, Look
 from experiments.run_record import RunRecord
-from experiments.tracking_payload import percent
+from experiments.tracking.payload import percent
 from levers.policy import Axis
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
 from experiments.profiling_records import GROUPS, Group, GroupTime, KernelTime, Profile
-from experiments.roofline_groups import of_kernel, of_operator, union_ms
+from experiments.roofline.groups import of_kernel, of_operator, union_ms
 from experiments.tasks import Task
 from experiments.workloads.base import Session
 

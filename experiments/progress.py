@@ -64,7 +64,7 @@ class TerminalListener:
 
     def on_check(self, check: CheckResult) -> None:
         """One parity check with passed/total and the worst case."""
-        from experiments.view_parity import check_row
+        from experiments.view.parity import check_row
 
         row = check_row(check)
         style = {"good": "green", "muted": "dim"}.get(row.tone, "bold red")

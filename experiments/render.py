@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from experiments.views import VerdictView
+from experiments.view.verdict import VerdictView
 
 DESCRIPTION_LIMIT = 8000
 """Characters that an MLflow tag, and so a description, holds; more is cut without an error."""

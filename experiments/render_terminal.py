@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from experiments.views import VerdictView
+from experiments.view.verdict import VerdictView
 
 WIDE = 106
 """Columns from which the interval is drawn too."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from experiments.decide import decide, decide_before_timing
-from experiments.decide_early import invalid
-from experiments.decide_evidence import Ceiling, Evidence
+from experiments.decide.early import invalid
+from experiments.decide.evidence import Ceiling, Evidence
+from experiments.decide.order import decide, decide_before_timing
 from experiments.records import Decision, Look, LostPair, Sample
 from experiments.run_record import RunRecord
 from experiments.states import axis_states

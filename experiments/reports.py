@@ -5,8 +5,8 @@ from __future__ import annotations
 from experiments import plots, render
 from experiments.requests import Standing
 from experiments.run_record import RunRecord
-from experiments.tracking_artifacts import Rendered
-from experiments.views import view
+from experiments.tracking.artifacts import Rendered
+from experiments.view.verdict import view
 
 
 def page(record: RunRecord, standing: Standing) -> str:

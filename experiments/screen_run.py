@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import ab_run, environment, family_run, formats, held, preflight, prepare
+from experiments import ab_run, environment, formats, held, preflight, prepare
+from experiments.family import run as family_run
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
 from experiments.prepare import Comparison
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import AbRequest, Listener
 from experiments.runner import interruptible
 from experiments.screen_records import ScreenRecord, rows_of

@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from experiments import (
-    family_run,
-    family_store,
-    order_render,
-    order_view,
-    pipeline,
-    screen_run,
-    spool_reader,
-)
-from experiments.family_outcome import winners_request
-from experiments.family_records import FamilyRecord
+from experiments import order_render, order_view, pipeline, screen_run, spool_reader
+from experiments.family import run as family_run
+from experiments.family import store as family_store
+from experiments.family.outcome import winners_request
+from experiments.family.records import FamilyRecord
 from experiments.home import Home
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.screen_records import ScreenRecord
@@ -28,7 +22,7 @@ from levers.errors import UsageError
 
 
 def settings_of(request: AbRequest, typed: Sequence[str]) -> tuple[str, ...]:
-    """The candidates in canonical form, each once; see :func:`experiments.family_run.settings_of`.
+    """The candidates in canonical form, each once; see :func:`experiments.family.run.settings_of`.
 
     Raises:
         UsageError: one cannot be used.

@@ -1,8 +1,8 @@
 """Many runs through the real stopping loop: look after look, until the decision's rules end each.
 
-The rules are :func:`experiments.decide.decide_effects` itself. To make thousands of runs cheap, a
-look of a run is handed to them only where some rule can fire at all; elsewhere they would answer
-"go on", which the tests check.
+The rules are :func:`experiments.decide.order.decide_effects` itself. To make thousands of runs
+cheap, a look of a run is handed to them only where some rule can fire at all; elsewhere they would
+answer "go on", which the tests check.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.decide import decide_effects
-from experiments.decide_evidence import Evidence
-from experiments.decide_guards import guard_checks
-from experiments.decide_wins import OPEN
+from experiments.decide.evidence import Evidence
+from experiments.decide.guards import guard_checks
+from experiments.decide.order import decide_effects
+from experiments.decide.wins import OPEN
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import AxisState, Look, StateName
 from experiments.sequential import Method

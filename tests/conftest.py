@@ -23,14 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MAKE_STORE = """
 import pathlib, sys
-from experiments import tracking_child
+from experiments.tracking import child as tracking_child
 tracking_child._make(pathlib.Path(sys.argv[1]))
 """
 
 
 @pytest.fixture(scope="session")
 def _made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from experiments import tracking_store
+    from experiments.tracking import store as tracking_store
 
     store = tmp_path_factory.mktemp("made") / "mlflow.db"
     subprocess.run(

@@ -19,7 +19,7 @@ import cli
 from experiments import bundles, exit_codes, render
 from experiments.render_terminal import print_verdict
 from experiments.replay import decide_again
-from experiments.views import view
+from experiments.view.verdict import view
 from experiments.workloads import catalog as workloads
 from levers import catalog as levers
 

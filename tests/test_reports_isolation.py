@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from experiments.arms import sample_of, witness_of
-from experiments.decide_early import decide_before_timing
-from experiments.decide_evidence import Evidence
-from experiments.decide_samples import decide_samples
+from experiments.decide.early import decide_before_timing
+from experiments.decide.evidence import Evidence
+from experiments.decide.samples import decide_samples
 from experiments.executor import Executor
 from experiments.exit_codes import Exit, exit_code
 from experiments.plan import Run

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments import worker
-from experiments.decide_early import decide_before_timing
+from experiments.decide.early import decide_before_timing
 from experiments.parity import determinism
 from experiments.parity.bench import Bench, Limits
 from experiments.parity.op_case import CaseResult, check_case

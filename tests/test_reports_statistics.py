@@ -12,14 +12,14 @@ from support import planned_pipeline
 import cli
 import experiments
 from experiments import render
-from experiments.decide import decide
+from experiments.decide.order import decide
 from experiments.exit_codes import Exit, exit_code
 from experiments.metrics import tail
 from experiments.prepare import looks_up_to
 from experiments.records import Decision, Outcome
 from experiments.replay import decide_again
 from experiments.steadiness import slow_starts
-from experiments.views import view
+from experiments.view.verdict import view
 from levers.errors import UsageError
 from tests.support.evidence_factory import C1, C2, GUARD, effect, evidence, sample, state
 from tests.support.run_factory import drawn, record

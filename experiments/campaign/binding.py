@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments import stack_store
 from experiments.campaign.place import Place
 from experiments.defaults import Current
 from experiments.home import Home
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.spec import LeverSetting
-from experiments.stack_prepare import digest_of_levers
-from experiments.stack_records import StackRecord
-from experiments.stack_requests import StackRequest
+from experiments.stack import store as stack_store
+from experiments.stack.prepare import digest_of_levers
+from experiments.stack.records import StackRecord
+from experiments.stack.requests import StackRequest
 from levers.errors import StoreError
 
 

@@ -13,8 +13,8 @@ from experiments.campaign.records import AxisReached, Credited, LeverStanding
 from experiments.campaign.rules import standing
 from experiments.campaign.spec import Goal
 from experiments.records import Effect
-from experiments.stack_records import Contrast, StackRecord
-from experiments.stack_stats import holm_p
+from experiments.stack.records import Contrast, StackRecord
+from experiments.stack.stats import holm_p
 from experiments.stats import p_of_shift
 from levers.policy import Axis
 

@@ -17,7 +17,7 @@ from experiments.campaign.spec import Campaign, RecordedCampaign
 from experiments.campaign.standings import Stored
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import Listener
 from levers.errors import UsageError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from experiments import decide_guards, policy_replay
 from experiments.campaign import rules
 from experiments.campaign.files import CampaignFile
 from experiments.campaign.records import (
@@ -16,7 +15,9 @@ from experiments.campaign.records import (
     Residual,
 )
 from experiments.campaign.spec import RecordedCampaign, RecordedGoal, RecordedLever
-from experiments.policy_replay_evidence import NamedPolicy, broken, evidence_of, named
+from experiments.decide import guards as decide_guards
+from experiments.policy_replay import agreement as policy_replay
+from experiments.policy_replay.evidence import NamedPolicy, broken, evidence_of, named
 from experiments.records import Outcome
 from experiments.spool import new_run_id
 

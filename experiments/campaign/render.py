@@ -12,8 +12,8 @@ from experiments import formats
 from experiments.campaign.records import CampaignRow
 from experiments.campaign.view import view
 from experiments.render_terminal import STYLES
-from experiments.stack_render import print_table
-from experiments.stack_view import NOTHING, Table
+from experiments.stack.render import print_table
+from experiments.stack.view import NOTHING, Table
 
 if TYPE_CHECKING:
     from experiments.campaign.pipeline import CampaignLine

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from experiments import now, pipeline, several, spool_reader, stack_pipeline
+from experiments import now, pipeline, several, spool_reader
 from experiments.campaign import binding, estimates, selections, store
 from experiments.campaign.draw import Drawing, draw
 from experiments.campaign.files import CampaignFile
@@ -24,12 +24,13 @@ from experiments.evidence import Scope
 from experiments.home import Home
 from experiments.parsing import budget_seconds
 from experiments.prepare import MOST_PAIRS
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.spec import DEFAULT_LOOKS
 from experiments.spool_reader import VERDICT
-from experiments.stack_requests import StackRequest
+from experiments.stack import pipeline as stack_pipeline
+from experiments.stack.requests import StackRequest
 from levers.base import OFF, Lever
 from levers.errors import StoreError, UsageError
 from levers.source import source_digest

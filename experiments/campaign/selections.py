@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from experiments import family_store, spool_reader
+from experiments import spool_reader
 from experiments.campaign.place import Place
 from experiments.defaults import DefaultState
-from experiments.family_records import FamilyRecord
+from experiments.family import store as family_store
+from experiments.family.records import FamilyRecord
 from experiments.home import Home
 from experiments.records import Outcome
 from experiments.requests import AbRequest

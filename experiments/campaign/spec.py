@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from experiments.parsing import budget_seconds
-from experiments.policy_replay_corpus import RecordedDecision
+from experiments.policy_replay.corpus import RecordedDecision
 from experiments.values import FrozenMap, Scalar, Value
 from levers.errors import UsageError
 from levers.policy import Axis

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments import decide_guards, formats
+from experiments import formats
 from experiments.campaign import selections
 from experiments.campaign.place import Place
 from experiments.campaign.records import Accepted, LeverStanding
 from experiments.campaign.spec import PlannedLever
+from experiments.decide import guards as decide_guards
 from experiments.defaults import Current, DefaultState
 from experiments.evidence import Scope
 from experiments.home import Home
 from experiments.prepare import unmet_by
 from experiments.records import Outcome
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.replay import evidence_of, looks_of
 from experiments.run_record import RunRecord
 from levers.base import Lever

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 from sqlalchemy import Column, Index, Integer, String, Table, Text, delete, insert, select
 
 from experiments.campaign.records import CampaignRow
-from experiments.registry_engine import Store
-from experiments.registry_tables import METADATA
+from experiments.registry.engine import Store
+from experiments.registry.tables import METADATA
 from experiments.values import SCHEMA_VERSION, problem_of
 from levers.errors import StoreError
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from experiments import tracking
 from experiments.campaign.records import CampaignRow
-from experiments.tracking_artifacts import Files
-from experiments.tracking_payload import NOTE, Payload, Point, RunPayload, cut, metric_name
+from experiments.tracking import mirror as tracking
+from experiments.tracking.artifacts import Files
+from experiments.tracking.payload import NOTE, Payload, Point, RunPayload, cut, metric_name
 
 ROLE = "campaign"
 

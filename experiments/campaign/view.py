@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from experiments import formats
 from experiments.campaign.records import AxisReached, CampaignRow, LeverStanding, Residual
-from experiments.stack_view import NOTHING, Table
+from experiments.stack.view import NOTHING, Table
 
 LABELS = {"met": "MET", "TERMINAL": "TERMINAL", "open": "OPEN"}
 TONES = {"met": "good", "TERMINAL": "closed", "open": "open"}

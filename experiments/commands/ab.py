@@ -222,7 +222,7 @@ def _profile(request: AbRequest, record: RunRecord | None, listener: Listener) -
     if not any(sample.arm == "cand" for sample in record.samples):
         listener.on_warning("no profile: the candidate was not timed")
         return
-    from experiments import roofline_run
+    from experiments.roofline import run as roofline_run
 
     run_id, _ = roofline_run.record(record.run_id, listener)
     listener.on_stage("profile", f"levergate roofline {run_id} prints it")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.calibration_requests import DEFAULT_PAIRS, CalibrateRequest
+from experiments.calibration.requests import DEFAULT_PAIRS, CalibrateRequest
 from experiments.commands import output
 from experiments.commands.ab import listening
 from experiments.commands.options import AsJson
@@ -56,9 +56,9 @@ def calibrate(
 
 
 def _calibrate(request: CalibrateRequest, *, as_json: bool, ask: bool) -> int:
-    from experiments import calibration_pipeline
-    from experiments.calibrating import Uncalibrated
-    from experiments.calibration_text import print_calibration
+    from experiments.calibration import pipeline as calibration_pipeline
+    from experiments.calibration.run import Uncalibrated
+    from experiments.calibration.text import print_calibration
 
     try:
         with listening(as_json=as_json, ask=ask) as listener:

@@ -15,7 +15,7 @@ from experiments.exit_codes import exit_code, expected_outcome
 from levers.errors import BadParameter, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from experiments.family_records import FamilyRecord
+    from experiments.family.records import FamilyRecord
     from experiments.run_record import RunRecord
 
 
@@ -32,7 +32,8 @@ def show(
     expect: Expect = None,
 ) -> int:
     """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would."""
-    from experiments import family_store, home, naming, pipeline
+    from experiments import home, naming, pipeline
+    from experiments.family import store as family_store
 
     where = home.find(os.environ, Path.cwd())
     kind = naming.kind_of(where, run)
@@ -147,7 +148,7 @@ def pr(
     """Print a verdict as Markdown for a pull request, or post it as one comment that is updated."""
     from experiments import pipeline, render
     from experiments.commands.stacks import runs_alone
-    from experiments.views import view
+    from experiments.view.verdict import view
 
     with runs_alone(run or ""):
         record = pipeline.show(_chosen(run, lever))

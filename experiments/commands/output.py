@@ -71,7 +71,7 @@ def run_fields(record: RunRecord, standing: Standing) -> Mapping[str, Any]:
     """A run as JSON: the verdict in words, what stands beside it, and the whole record."""
     import dataclasses
 
-    from experiments.views import view
+    from experiments.view.verdict import view
 
     shown = view(record, standing)
     decision = record.decision
@@ -93,6 +93,6 @@ def run_fields(record: RunRecord, standing: Standing) -> Mapping[str, Any]:
 def print_run(record: RunRecord, standing: Standing, *, details: bool = False) -> None:
     """Print a run's verdict on the terminal."""
     from experiments.render_terminal import print_verdict
-    from experiments.views import view
+    from experiments.view.verdict import view
 
     print_verdict(stdout(), view(record, standing), details=details)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.calibration_requests import PlanRequest
+from experiments.calibration.requests import PlanRequest
 from experiments.commands import output
 from experiments.commands.options import AsJson, Lever
 from experiments.exit_codes import Exit
@@ -43,8 +43,8 @@ def plan(
 
     The noise is that of the last calibration of this workload on this machine, or of its last runs.
     """
-    from experiments import calibration_pipeline
-    from experiments.calibration_text import print_plan
+    from experiments.calibration import pipeline as calibration_pipeline
+    from experiments.calibration.text import print_plan
 
     request = PlanRequest(
         lever=lever,

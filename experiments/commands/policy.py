@@ -15,7 +15,7 @@ from experiments.exit_codes import Exit
 from levers.errors import UsageError
 
 if TYPE_CHECKING:
-    from experiments.policy_replay import ReplayReport
+    from experiments.policy_replay.agreement import ReplayReport
 
 
 class UnknownState(StrEnum):
@@ -60,7 +60,7 @@ def replay(
     if as_json:
         output.print_json("policy replay", file=str(file), **_fields(report))
     else:
-        from experiments.policy_replay_tables import print_replay
+        from experiments.policy_replay.tables import print_replay
 
         print_replay(output.stdout(), report, details=details)
     return _exit(report, min_clear)

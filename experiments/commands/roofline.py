@@ -24,7 +24,7 @@ def roofline(
     One extra process without any timed work runs a few steps under the profiler. Every kernel
     belongs to a named group, and what no group names is shown as "other".
     """
-    from experiments import roofline_run
+    from experiments.roofline import run as roofline_run
 
     if record:
         with listening(as_json=as_json, ask=False) as listener:
@@ -34,7 +34,7 @@ def roofline(
     if as_json:
         output.print_json("roofline", run_id=run_id, profile=profile.model_dump(mode="json"))
         return Exit.VERDICT
-    from experiments.stack_render import print_profile
+    from experiments.stack.render import print_profile
 
     print_profile(output.stdout(), run_id, profile)
     return Exit.VERDICT

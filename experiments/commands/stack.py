@@ -12,11 +12,11 @@ from experiments.commands.ab import listening
 from experiments.commands.options import AsJson
 from experiments.exit_codes import Exit
 from experiments.parsing import budget_seconds, settings
-from experiments.stack_requests import DEFAULT_BLOCKS, StackRequest
+from experiments.stack.requests import DEFAULT_BLOCKS, StackRequest
 from levers.errors import UsageError
 
 if TYPE_CHECKING:
-    from experiments.stack_records import StackRecord
+    from experiments.stack.records import StackRecord
 
 
 def stack(
@@ -128,7 +128,7 @@ def _refuse_beside_resume(**given: object) -> None:
 
 
 def _measure(request: StackRequest, *, html: Path | None, as_json: bool, ask: bool) -> int:
-    from experiments import stack_pipeline
+    from experiments.stack import pipeline as stack_pipeline
 
     with listening(as_json=as_json, ask=ask) as listener:
         record = stack_pipeline.stack(request, listener)
@@ -138,7 +138,7 @@ def _measure(request: StackRequest, *, html: Path | None, as_json: bool, ask: bo
 
 def show_stack(stack_id: str, *, html: Path | None, as_json: bool, command: str) -> int:
     """Show a stored stack, for ``stack --show`` and for ``show``."""
-    from experiments import stack_pipeline
+    from experiments.stack import pipeline as stack_pipeline
 
     record = stack_pipeline.show(stack_id)
     _print(record, html=html, as_json=as_json, command=command)
@@ -148,14 +148,14 @@ def show_stack(stack_id: str, *, html: Path | None, as_json: bool, command: str)
 def _print(record: StackRecord, *, html: Path | None, as_json: bool, command: str) -> None:
     """Print a stack as text or JSON, and write its page where that was asked for."""
     if html is not None:
-        from experiments import stack_reports
         from experiments.files import write_atomically
+        from experiments.stack import reports as stack_reports
 
         write_atomically(html, stack_reports.page(record))
     if as_json:
         fields = {"stack_id": record.stack_id, "status": record.status, "outcome": None}
         output.print_json(command, **fields, record=record.model_dump(mode="json"))
         return
-    from experiments.stack_render import print_stack
+    from experiments.stack.render import print_stack
 
     print_stack(output.stdout(), record)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import home, stack_store
+from experiments import home
 from experiments.requests import SyncReport
+from experiments.stack import store as stack_store
 from levers.errors import StoreError, UnknownName, UsageError
 
 
@@ -47,7 +48,7 @@ def with_stacks(report: SyncReport) -> SyncReport:
     """What ``sync`` did with the runs, and with the stacks that MLflow lacks."""
     if not stack_store.ids(_home()):
         return report
-    from experiments import stack_pipeline
+    from experiments.stack import pipeline as stack_pipeline
 
     also = stack_pipeline.sync()
     return SyncReport(

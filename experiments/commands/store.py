@@ -28,7 +28,7 @@ def export(
     from experiments import home, naming
 
     if naming.kind_of(home.find(os.environ, Path.cwd()), run) == "stack":
-        from experiments import stack_pipeline
+        from experiments.stack import pipeline as stack_pipeline
 
         written = stack_pipeline.export(run, file)
     else:
@@ -47,7 +47,8 @@ def import_(
     as_json: AsJson = False,
 ) -> int:
     """Take evidence bundles of runs and stacks into the registry and MLflow."""
-    from experiments import pipeline, stack_store
+    from experiments import pipeline
+    from experiments.stack import store as stack_store
 
     rows: list[ImportRow] = []
     try:
@@ -65,7 +66,7 @@ def import_(
 
 def _import_stack(file: Path) -> ImportRow:
     """Take in the bundle of a stack; what MLflow lacks is said on stderr."""
-    from experiments import stack_pipeline
+    from experiments.stack import pipeline as stack_pipeline
 
     row, problem = stack_pipeline.import_bundle(file)
     if problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from experiments.registry_tables import METADATA
+from experiments.registry.tables import METADATA
 
 
 def run() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.autotuned import changing_winners, winners
-from experiments.decide import decide
+from experiments.decide.order import decide
 from experiments.records import Outcome
 from tests.support.evidence_factory import (
     C1,

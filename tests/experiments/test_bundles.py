@@ -8,7 +8,7 @@ from support import records_factory as factory
 
 from experiments import bundles, profile_store
 from experiments.home import Home
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from levers.errors import StoreError, UsageError
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from experiments import simulated_noise as noise
-from experiments.decide import decide_effects
+from experiments.decide.order import decide_effects
 from experiments.sequential import Method
 from experiments.simulated_effects import effects_of_runs
 from experiments.simulated_noise import MODELS, Model

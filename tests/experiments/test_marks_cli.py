@@ -10,7 +10,7 @@ from support import records_factory as factory
 
 import cli
 from experiments import environment, pipeline
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import SyncReport
 from experiments.run_record import RunRecord
 from levers import catalog

@@ -12,9 +12,9 @@ from sqlalchemy import text
 from support import records_factory as factory
 
 from experiments import migrations
-from experiments.calibration_store import CALIBRATIONS
+from experiments.calibration.store import CALIBRATIONS
 from experiments.campaign.store import CAMPAIGN_ROWS
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 
 METADATA = CALIBRATIONS.metadata
 """With the tables of every module."""

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from support import records_factory as factory
 
-from experiments import family_store, naming, stack_store
+from experiments import naming
+from experiments.family import store as family_store
 from experiments.home import Home
-from experiments.registry import Registry
+from experiments.registry.store import Registry
+from experiments.stack import store as stack_store
 from levers.errors import UsageError
 
 RUN = factory.default_on().run_id

@@ -8,8 +8,8 @@ from support import records_factory
 from experiments.exit_codes import OUTCOMES
 from experiments.reasons import ACTIONS, REASON_TEXTS, describe
 from experiments.records import REASONS, Decision, Outcome
-from experiments.view_facts import calibration
-from experiments.views import TONES, view
+from experiments.view.facts import calibration
+from experiments.view.verdict import TONES, view
 
 CODES = [(outcome, code) for outcome, codes in REASONS.items() for code in codes]
 CLOSES = {"byte-exact", "failing-axis-win", "not-worth-keeping"}

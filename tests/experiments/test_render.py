@@ -13,7 +13,7 @@ from experiments.parity_records import CheckResult, ParityReport
 from experiments.render_tables import print_history, print_levers
 from experiments.render_terminal import print_verdict
 from experiments.requests import HistoryRow, LeverRow, Standing
-from experiments.views import view
+from experiments.view.verdict import view
 from levers.policy import ParityClass
 
 NAMES = sorted(factory.ALL)

@@ -11,14 +11,17 @@ import pytest
 from support import records_factory as factory
 
 import cli
-from experiments import bundles, family_run, family_store, prepare, tracking_store
+from experiments import bundles, prepare
 from experiments.exit_codes import OUTCOMES, expected_outcome
-from experiments.family_records import FamilyRecord
+from experiments.family import run as family_run
+from experiments.family import store as family_store
+from experiments.family.records import FamilyRecord
 from experiments.home import Home, make_folder
 from experiments.preflight import check_budget
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import AbRequest
 from experiments.spec import DEFAULT_LOOKS
+from experiments.tracking import store as tracking_store
 from levers import catalog
 from levers.errors import BadParameter, StoreError, UsageError
 
@@ -188,7 +191,7 @@ def test_a_selection_has_no_page_and_no_verdict_to_expect(home, capsys) -> None:
 def test_a_half_made_store_is_removed_where_making_it_fails(tmp_path, monkeypatch) -> None:
     import types
 
-    from experiments import tracking_child
+    from experiments.tracking import child as tracking_child
 
     class Full:
         def __init__(self, tracking_uri: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import cli
 from experiments.conditions import Limits
-from experiments.family_records import FamilyRecord, SettingResult
+from experiments.family.records import FamilyRecord, SettingResult
 from experiments.records import Decision, Outcome
 from experiments.screen_records import ScreenRecord
 from tests.support import runs

@@ -12,15 +12,18 @@ from support import records_factory as factory
 
 import cli
 from experiments import now
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
 NEVER = ("torch", "triton", "mlflow", "alembic", "scipy", "numpy", "matplotlib", "jinja2", "pynvml")
 """Not one of these is needed to print a stored run or the levers."""
 
-MOST_OF_OURS = 45
-"""Modules of levergate that ``list`` or ``show`` load beside the levers; of two hundred."""
+MOST_OF_OURS = 43
+"""Modules of levergate that ``list`` or ``show`` load beside the levers; of two hundred.
+
+The packages that hold them are not counted: each is one docstring.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,7 @@ def test_looking_at_what_is_stored_loads_nothing_heavy(home: Path, words: tuple[
     assert not loaded & set(NEVER)
     assert "sqlalchemy.orm" not in loaded
     ours = {name for name in loaded if name.startswith("experiments.")}
+    ours -= {name.rpartition(".")[0] for name in ours}
     assert len(ours) <= MOST_OF_OURS, sorted(ours)
 
 
@@ -66,7 +70,7 @@ def test_a_command_loads_no_other_commands_module(home: Path) -> None:
 
 
 def test_a_run_is_shown_without_the_records_of_stacks_and_selections(home: Path) -> None:
-    records = {"experiments.stack_records", "experiments.family_records"}
+    records = {"experiments.stack.records", "experiments.family.records"}
     assert not records & imported(home, "show", "other")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import ab_run, home, unfinished
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.requests import AbRequest, HistoryRow, SilentListener
 from experiments.spool import Spool
 from experiments.spool_reader import HEAD, JOURNAL

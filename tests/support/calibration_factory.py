@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibrating import evaluate
-from experiments.calibration import Calibration
-from experiments.calibration_rates import Draws
+from experiments.calibration.rates import Draws
+from experiments.calibration.records import Calibration
+from experiments.calibration.run import evaluate
 from experiments.environment import cpu_device
 from experiments.plan import make_plan
 from experiments.records import Sample, Timing

@@ -16,20 +16,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import ab_run, environment, prepare, stack_prepare, stack_store
+from experiments import ab_run, environment, prepare
 from experiments.home import Home, make_folder
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import GROUPS, GroupTime, Profile
 from experiments.records import Sample, Witness
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from experiments.replay import decide_again
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.spec import LeverSetting
 from experiments.spool import Spool
-from experiments.stack_records import RowEvidence, StackRecord
-from experiments.stack_requests import StackRequest
-from experiments.stack_stats import analysed
+from experiments.stack import prepare as stack_prepare
+from experiments.stack import store as stack_store
+from experiments.stack.records import RowEvidence, StackRecord
+from experiments.stack.requests import StackRequest
+from experiments.stack.stats import analysed
 from tests.support.evidence_factory import parity
 from tests.support.evidence_factory import sample as one_sample
 from tests.support.stub_workload import RATE, STEP
@@ -59,7 +61,7 @@ class Machine:
 
     def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("experiments.pipeline.ab", self.ab)
-        monkeypatch.setattr("experiments.stack_pipeline.stack", self.stack)
+        monkeypatch.setattr("experiments.stack.pipeline.stack", self.stack)
 
     # --- ab -------------------------------------------------------------------------------------
 

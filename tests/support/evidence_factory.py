@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from experiments.decide_evidence import Evidence
+from experiments.decide.evidence import Evidence
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import Arm, AxisState, Effect, Look, LostPair, Sample, StateName, Witness
 from levers.policy import Axis, GatingPolicy, Guard, ParityClass

@@ -10,8 +10,8 @@ import numpy as np
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import ArmFailure, LostPair, Sample
 from experiments.spec import LeverSetting
-from experiments.stack_plan import Rows, Schedule, leave_one_out, waterfall
-from experiments.stack_records import Overlap, RowEvidence, StackRecord, StackSpec
+from experiments.stack.plan import Rows, Schedule, leave_one_out, waterfall
+from experiments.stack.records import Overlap, RowEvidence, StackRecord, StackSpec
 from levers.policy import Axis, ParityClass
 from tests.support.evidence_factory import sample as one_sample
 from tests.support.run_factory import ENVIRONMENT

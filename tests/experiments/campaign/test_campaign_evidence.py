@@ -14,11 +14,11 @@ from experiments.campaign.spec import Goal
 from experiments.campaign.tracking import payload
 from experiments.profiling_records import GROUPS
 from experiments.records import Outcome
-from experiments.registry import Registry
-from experiments.stack_records import StackRecord
-from experiments.stack_stats import analysed
+from experiments.registry.store import Registry
+from experiments.stack.records import StackRecord
+from experiments.stack.stats import analysed
 from levers.errors import StoreError
-from tests.experiments.test_stack_oracle import GAINS, ORACLE, binding, with_oracle
+from tests.experiments.stack.test_stack_oracle import GAINS, ORACLE, binding, with_oracle
 from tests.support import records_factory, stack_factory
 from tests.support.campaign_factory import C1, C8, axis, lever, row
 from tests.support.campaign_machine import PROFILE

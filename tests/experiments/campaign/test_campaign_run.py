@@ -15,7 +15,7 @@ import cli
 from experiments.campaign import tracking as campaign_tracking
 from experiments.campaign.records import CampaignRow
 from experiments.requests import AbRequest, SyncReport
-from experiments.stack_requests import StackRequest
+from experiments.stack.requests import StackRequest
 from tests.support import runs
 from tests.support.campaign_machine import Machine, home_at
 
@@ -359,8 +359,9 @@ def test_a_campaign_of_a_device_that_is_not_here_says_so(row: Row) -> None:
 def test_several_settings_are_a_selection_and_an_interrupted_one_goes_on(
     row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from experiments import family_store, several
-    from experiments.family_records import FamilyHead
+    from experiments import several
+    from experiments.family import store as family_store
+    from experiments.family.records import FamilyHead
     from experiments.requests import Listener
 
     asked: list[tuple[str, object]] = []

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import cli
-from experiments import calibrating, calibration_store
-from experiments.calibrating import Uncalibrated
+from experiments.calibration import run as calibrating
+from experiments.calibration import store as calibration_store
+from experiments.calibration.run import Uncalibrated
 from experiments.environment import cpu_device, describe
-from experiments.registry import Registry
+from experiments.registry.store import Registry
 from tests.support import calibration_factory as factory
 from tests.support import runs
 from tests.support.stub_workload import RATE

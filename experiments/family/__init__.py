@@ -1,0 +1,1 @@
+"""Selections: several settings of one lever in one run, and the winner measured again."""

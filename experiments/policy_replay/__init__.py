@@ -1,0 +1,1 @@
+"""Recorded decisions of people, decided again under a named policy."""

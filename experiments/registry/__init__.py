@@ -1,0 +1,1 @@
+"""The registry: stored results and marks, their tables, and the queries about them."""

@@ -1,0 +1,1 @@
+"""Rooflines: where the time of a step goes, and how far that is from the ceilings."""

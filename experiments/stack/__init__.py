@@ -1,0 +1,1 @@
+"""Stacks: levers added one after the other, and what each brings."""

@@ -1,0 +1,117 @@
+"""Whether a set of levers together is as right as no lever at all: the checks that need a set.
+
+Each lever's own operation was held against fp64 truth in its own comparison. Two exact kernels can
+fail together, so what is held here is the work as a whole: training curves and the gradient of
+every parameter, each arm against truth, and where the workload has no loss its digests and tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from experiments.parity import determinism, loss, tokens
+from experiments.parity.battery import NO_TRUTH
+from experiments.parity.bench import Arms, Bench, Execute, ProcessFailed
+from experiments.parity.cache import ParityCache
+from experiments.parity.results import not_run
+from experiments.parity.stack import merge
+from experiments.parity_records import CheckResult, ParityReport
+from experiments.prepare import Comparison
+from experiments.records import ArmFailure
+from experiments.spec import LeverSetting
+from experiments.tasks import Task, TaskResult
+from levers.policy import ParityClass
+
+NAME = "stack"
+"""The battery's name of this check: the set together."""
+
+CACHED_AS = "whole-stack"
+"""Kept apart from the battery's own check 10, which compares one lever inside a set."""
+
+
+class Remembered:
+    """Runs tasks, and answers a task of the plain reference again from memory.
+
+    Every row of a stack is held against the same reference: its processes run once.
+    """
+
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+        self._known: dict[str, TaskResult] = {}
+
+    def __call__(self, task: Task) -> TaskResult:
+        """Run the task, unless it is the reference's and was run before."""
+        if task.arm != "ref" or task.levers:
+            return self._execute(task)
+        key = task.content_digest()
+        if key not in self._known:
+            self._known[key] = self._execute(task)
+        return self._known[key]
+
+
+def held(
+    comparison: Comparison,
+    levers: Sequence[LeverSetting],
+    execute: Execute,
+    cache: ParityCache | None,
+    on_check: Callable[[CheckResult], None],
+) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
+    """Hold a set of levers against no lever.
+
+    Args:
+        comparison: the set as an A/B (:meth:`experiments.stack.prepare.Stack.comparison`).
+        levers: the set, in the order in which the levers are enabled.
+        execute: runs a task in a fresh process.
+        cache: kept results, or None.
+        on_check: told of the result.
+
+    Returns:
+        The report, and the failures of processes that could not do their work.
+    """
+    spec = comparison.spec
+    bench = Bench(spec, comparison.lever, comparison.workload, execute, spec.device_type)
+    key = "" if cache is None else cache.key(CACHED_AS, spec, repr(bench.limits))
+    result = None if cache is None else cache.get(key)
+    failures: tuple[ArmFailure, ...] = ()
+    if result is None:
+        start = time.monotonic()
+        try:
+            result = _compared(bench, Arms((), tuple(levers)))
+        except ProcessFailed as error:
+            result, failures = not_run(NAME, f"a process failed: {error}"), error.failures
+        result = result.model_copy(update={"seconds": time.monotonic() - start})
+        if cache is not None:
+            cache.put(key, result)
+    on_check(result)
+    return ParityReport(checks=(result,), claimed=spec.policy.claims), failures
+
+
+def refusal(report: ParityReport, demanded: ParityClass) -> str:
+    """Why a set may not be timed; empty where its parity passed."""
+    check = report.checks[0]
+    if check.status != "passed":
+        return f"parity {check.status}: {check.worst or check.detail}"
+    if not report.parity_class.satisfies(demanded):
+        return f"parity is {report.parity_class.value} where {demanded.value} is demanded"
+    return ""
+
+
+def _compared(bench: Bench, arms: Arms) -> CheckResult:
+    """Curves and gradients where the workload trains; digests and tokens where it does not."""
+    name = f"{len(arms.cand)} levers against none"
+    if loss.NAME in bench.workload.checks:
+        return merge([loss.run(bench, arms, NAME)], name)
+    refs, cands = determinism.digests(bench, arms, repeats=1)
+    parts = [determinism.judge(refs, cands, demands_bits=bench.demands_bits, name=NAME)]
+    if parts[-1].status == "passed" and not tokens.no_claim(bench):
+        parts.append(tokens.run(bench, arms, NAME))
+    return _without_truth(merge(parts, name), has_tokens=len(parts) > 1)
+
+
+def _without_truth(result: CheckResult, *, has_tokens: bool) -> CheckResult:
+    """Outputs that differ and were held against no truth may not be called lossless."""
+    if result.status != "passed" or has_tokens or result.strongest is ParityClass.BYTE_EXACT:
+        return result
+    detail = f"{result.detail}; {NO_TRUTH}"
+    return result.model_copy(update={"strongest": ParityClass.TOLERATED, "detail": detail})

@@ -1,0 +1,1 @@
+"""The MLflow mirror: what is written, where, and the process that writes it."""

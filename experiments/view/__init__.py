@@ -1,0 +1,1 @@
+"""Runs as words and numbers that are ready to show; every report is drawn from these."""
