@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 NAME = "op"
 
+DOUBTED_ERROR = 0.05
+"""Median relative error of the reference from which truth is doubted where both arms agree: bf16
+work stands near 2e-3, and what loses more by rounding differs between two orders of its sums."""
+
+DOUBTED_SHARE = 0.05
+"""Median distance of the arms from each other over their distance from truth: rounding errors of
+two implementations are about as far apart as each is from truth."""
+
 NO_CASES = "the lever states no op case for these settings: nothing was held against fp64 truth"
 
 
@@ -108,6 +116,8 @@ def summary(results: Sequence[CaseResult], seed: int) -> CheckResult:
     counted = [one for one in results if one.status == "failed" or _has_power(one)]
     if not counted:
         return empty(NAME, _why_empty(results))
+    if doubt := _doubt(counted):
+        return _reference_fault([doubt], len(results))
     failed = [one for one in counted if one.status == "failed"]
     worst = max(failed or counted, key=lambda one: (one.parity.rank, one.norm_ratio))
     strongest = max((one.parity for one in results), key=lambda parity: parity.rank)
@@ -144,6 +154,29 @@ def _reference_fault(faulty: Sequence[CaseResult], total: int) -> CheckResult:
         fault=_FAULTS[first.status],
         strongest=ParityClass.BROKEN,
     )
+
+
+def _doubt(counted: Sequence[CaseResult]) -> CaseResult | None:
+    """The middle case, with its fault, where both arms agree with each other and not with truth.
+
+    A truth that is wrong in the same way for both arms leaves their errors equal, and so lossless.
+    """
+    unequal = [one for one in counted if one.parity is not ParityClass.BYTE_EXACT]
+    far = sorted(
+        (one for one in unequal if one.reference_error > DOUBTED_ERROR),
+        key=lambda one: one.apart / one.reference_error,
+    )
+    if 2 * len(far) <= len(unequal):
+        return None
+    middle = far[len(far) // 2]
+    if middle.apart >= DOUBTED_SHARE * middle.reference_error:
+        return None
+    fault = (
+        f"both arms are {middle.reference_error:.2g} from truth and {middle.apart:.2g} apart, "
+        f"and so in {len(far)} of {len(unequal)} cases: the truth of the cases is wrong, "
+        "or both arms are"
+    )
+    return replace(middle, status="reference-failed", fault=fault)
 
 
 def _has_power(result: CaseResult) -> bool:

@@ -39,7 +39,8 @@ CaseStatus = Literal[
 class CaseResult:
     """What one case showed. ``fault`` says in words what is wrong, and where.
 
-    ``powerless`` names the null candidates that this case would let pass.
+    ``powerless`` names the null candidates that this case would let pass; ``apart`` is the relative
+    distance of the arms from each other.
     """
 
     name: str
@@ -50,6 +51,7 @@ class CaseResult:
     row_ratio: float = 0.0
     candidate_error: float = 0.0
     reference_error: float = 0.0
+    apart: float = 0.0
     deterministic: bool = True
     powerless: tuple[str, ...] = ()
     draws: int = 1
@@ -140,11 +142,19 @@ def _result(
         row_ratio=judged.row_ratio,
         candidate_error=judged.candidate_error,
         reference_error=judged.reference_error,
+        apart=_apart(draw),
         deterministic=arms[1].repeats_equal,
         powerless=_powerless(draw, first, bar),
         draws=judged.draws,
         digest=_digest(arms[1]),
     )
+
+
+def _apart(draw: _Draw) -> float:
+    """Relative distance of the candidate from the reference, of the output where it is largest."""
+    errors = [Errors() for _ in draw.candidate]
+    op_judge.add(errors, draw.candidate, draw.reference, draw.masks)
+    return max(error.relative for error in errors)
 
 
 def _digest(produced: Produced) -> str:

@@ -306,6 +306,41 @@ def test_a_case_without_elements_is_empty() -> None:
     assert op.summary([found], 3).status == "empty"
 
 
+def with_wrong_truth(factor: float, candidate: Callable[[Tensors, Tensors], None]) -> OpCase:
+    right = case(candidate, dtype=torch.bfloat16)
+    return replace(right, truth=lambda given: (factor * right.truth(given)[0],))
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.8, 1.1])
+def test_a_truth_that_is_as_wrong_for_both_arms_is_no_pass(factor: float) -> None:
+    """Their errors are equal then, and a check of their ratio alone passes."""
+    wrong = [run(with_wrong_truth(factor, then(up_some)), seed=seed) for seed in range(3)]
+    assert {one.status for one in wrong} == {"passed"}
+    found = op.summary(wrong, 0)
+    assert (found.status, found.fault) == ("reference-fault", "failed")
+    assert "the truth of the cases is wrong" in found.worst
+
+
+def up_some(output: Tensor) -> None:
+    """The next number in one element of a hundred."""
+    output.view(torch.int16).view(-1)[::100].add_(1)
+
+
+def test_arms_that_are_far_from_truth_in_their_own_ways_are_judged_by_their_errors() -> None:
+    """As sums in bf16 of many addends are: each order has its own error."""
+
+    def noisy(seed: int) -> Callable[[Tensors, Tensors], None]:
+        def call(inputs: Tensors, outputs: Tensors) -> None:
+            noise = torch.randn(outputs[0].shape, generator=torch.Generator().manual_seed(seed))
+            torch.add(inputs[0], inputs[1], out=outputs[0])
+            outputs[0].add_(0.3 * noise)
+
+        return call
+
+    one = case(noisy(1), reference=noisy(2))
+    assert op.summary([run(one, seed=seed) for seed in range(3)], 0).status == "passed"
+
+
 def test_a_truth_that_is_not_finite_is_a_mistake_of_the_case() -> None:
     wrong = replace(case(), truth=lambda given: (given[0].double() * math.nan,))
     with pytest.raises(ValueError, match="no mask allows"):
