@@ -25,7 +25,8 @@ def known() -> Mapping[str, str]:
     """``module:ATTRIBUTE`` by name; a built-in name cannot be taken by anything else.
 
     Raises:
-        BadParameter: ``$LEVERGATE_WORKLOADS`` is not a list of ``name=module:ATTRIBUTE``.
+        BadParameter: ``$LEVERGATE_WORKLOADS`` is not a list of ``name=module:ATTRIBUTE``, or takes
+            the name of a built-in workload.
     """
     points = importlib.metadata.entry_points(group=GROUP)
     return {**_declared(), **{point.name: point.value for point in points}, **WORKLOADS}
@@ -39,6 +40,11 @@ def _declared() -> dict[str, str]:
             raise BadParameter(
                 f"{VARIABLE} holds {part!r}",
                 cure="write name=module:ATTRIBUTE, with commas between",
+            )
+        if name in WORKLOADS and target != WORKLOADS[name]:
+            raise BadParameter(
+                f"{VARIABLE} gives {name!r}, which is built in, another target",
+                cure="use another name: what is measured must be what its name says",
             )
         found[name] = target
     return found

@@ -18,3 +18,9 @@ def test_a_workload_that_does_not_load_names_the_cure(
 def test_an_unknown_workload_suggests_the_closest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'decode'"):
         catalog.get("decoder")
+
+
+def test_the_name_of_a_built_in_workload_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEVERGATE_WORKLOADS", "decode=bar:X")
+    with pytest.raises(BadParameter, match="built in"):
+        catalog.get("decode")
