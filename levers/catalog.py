@@ -9,6 +9,7 @@ that imports it at its head only makes this slow.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -189,9 +190,8 @@ def _module(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
+    with contextlib.ExitStack() as unless_it_imports:
+        unless_it_imports.callback(sys.modules.pop, name)
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        unless_it_imports.pop_all()
     return module

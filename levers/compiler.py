@@ -11,8 +11,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Settings
-from levers.step_lever import ON, SiteLever
+from levers.base import OFF, Facts, OpCase, Settings, Site
+from levers.site_lever import ON
+from levers.step_lever import StepLever
 
 TUNED = "max-autotune-no-cudagraphs"
 SITE = "flow.block"
@@ -21,7 +22,7 @@ COMPILE_S = 60.0
 """Seconds. A first compilation takes about a minute, and more on few cores."""
 
 
-class CompiledFlow(SiteLever):
+class CompiledFlow(StepLever):
     """Swaps the callable of the block site for one that runs compiled parts.
 
     Attributes:
@@ -46,9 +47,9 @@ class CompiledFlow(SiteLever):
             reasons.append(f"the batch is {'dense' if dense else 'packed'}: use {self.other}")
         return (*reasons, *missing_compiler(facts.device_type))
 
-    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The compiled block: its parts are the block's own, whatever ran it before."""
-        del found
+        del site
         from levers.kernels.compiled_block import CompiledBlock
 
         return CompiledBlock(dynamic=self.packed, mode="default" if setting == ON else setting)

@@ -38,7 +38,7 @@ class UnknownName(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         cure = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
         super().__init__(f"no {kind} {name!r}", cure=cure)
         self.kind, self.name, self.known = kind, name, tuple(names)

@@ -32,13 +32,14 @@ caller); Dao et al. 2023, Flash-Decoding (the merge through log-sum-exp).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from levers.base import OFF, Facts, OpCase, Settings, Site
+from levers.decode_lever import DecodeLever
 from levers.kernels.split_heuristic import MAX_SPLITS
-from levers.kernels.split_kv_rules import TUNED, CappedRule, Rule
+from levers.kernels.split_kv_rules import TUNED, CappedRule
 from levers.kernels.tuned_splits import COMMAND, measured_on
-from levers.policy import GatingPolicy, Guard, ParityClass
 
 AUTO = "auto"
 SITE = "decode.attention.split_rule"
@@ -46,15 +47,8 @@ SITE = "decode.attention.split_rule"
 CONTIGUOUS_SITE = "decode.attention.split_rule_contiguous"
 """The rule of a launch over a contiguous cache; a workload asks the rule of the cache it has."""
 
-LATENCY_MARGIN = 0.03
-"""Log ratio. Tail latencies scatter by a few percent between fresh processes."""
-PEAK_MEMORY_MARGIN = 0.01
-"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
-CPU_MARGIN = 0.03
-"""Log ratio. The noise of a shared CPU core is a few percent; a margin below it decides nothing."""
 
-
-class Fa2NsplitsCap:
+class Fa2NsplitsCap(DecodeLever):
     """Wraps the split rule that it finds in each site with the cap."""
 
     name = "fa2_nsplits_cap"
@@ -62,25 +56,7 @@ class Fa2NsplitsCap:
     settings = Settings((OFF, AUTO, TUNED), 1, MAX_SPLITS)
     env = "LEVER_FA2_NSPLITS_CAP"
     touches: tuple[str, ...] = (SITE, CONTIGUOUS_SITE)
-    supersedes: tuple[str, ...] = ()
     composes_with: tuple[str, ...] = ("decode_attn",)
-    workloads: tuple[str, ...] = ("decode",)
-    at_import = False
-
-    def policy(self, facts: Facts) -> GatingPolicy:
-        """A throughput must win; tail latencies and, on CUDA, peak memory may not get worse."""
-        on_cpu = facts.device_type == "cpu"
-        latencies = (
-            Guard("decode/ttft_ms/p95", LATENCY_MARGIN),
-            Guard("decode/itl_ms/p95", LATENCY_MARGIN),
-        )
-        memory = () if on_cpu else (Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN),)
-        return GatingPolicy(
-            primaries=("decode/tok_s/c*",),
-            guards=(*latencies, *memory),
-            claims=ParityClass.LOSSLESS,
-            primary_margin=CPU_MARGIN if on_cpu else 0.01,
-        )
 
     def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
         """It needs an attention that takes a split count, and ``tuned`` a table of the device."""
@@ -95,25 +71,9 @@ class Fa2NsplitsCap:
             reasons += _without_table(facts)
         return tuple(reasons)
 
-    def environment(self, setting: str) -> Mapping[str, str]:
-        """No variable beside the kill switch."""
-        del setting
-        return {}
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Cap the rule that is there; returns that rule."""
-        found: Rule = site.launch
-        if setting != OFF:
-            site.launch = CappedRule(found, setting, _device_name)
-        return found
-
-    def disable(self, site: Site, undo: object) -> None:
-        """Put back the rule that ``enable`` found."""
-        site.launch = undo  # type: ignore[assignment]
-
-    def witness(self, site: Site) -> Mapping[str, str]:
-        """Per axis, the split counts that were launched."""
-        return {axis: ", ".join(sorted(plans)) for axis, plans in site.observations.items()}
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
+        """The rule that is there, capped."""
+        return CappedRule(site.launch, setting, _device_name)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Attention with the heuristic's splits against those of the setting."""

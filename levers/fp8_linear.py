@@ -29,11 +29,12 @@ of 989 TFLOP/s in bf16 and 1,979 in FP8); PyTorch ``torch._scaled_mm``.
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.policy import GatingPolicy, Guard, ParityClass, Tolerance
+from levers.base import OFF, OpCase, Settings, Site
+from levers.policy import ParityClass, Tolerance
+from levers.step_lever import StepLever
 
 SITE = "flow.linear"
 
@@ -48,15 +49,8 @@ TOLERANCE = Tolerance(
     gradient_error=0.1,
 )
 
-PEAK_MEMORY_MARGIN = 0.01
-"""Log ratio; allocated bytes repeat to the byte on CUDA. A CPU's resident set guards nothing."""
 
-CPU_MARGIN = 0.03
-"""Log ratio. One shared core moves a step by up to 3 % between processes; a margin below the noise
-would leave every verdict open."""
-
-
-class Fp8LinearLever:
+class Fp8LinearLever(StepLever):
     """Swaps the callable of the Linears for the one with 8-bit products."""
 
     name = "fp8_linear"
@@ -64,56 +58,17 @@ class Fp8LinearLever:
     settings = Settings((OFF, "e4m3", "e5m2"))
     env = "LEVER_FP8_LINEAR"
     touches = (SITE,)
-    supersedes: tuple[str, ...] = ()
-    composes_with: tuple[str, ...] = ()
-    workloads = ("slat_flow", "ss_flow")
-    at_import = False
+    claims = ParityClass.TOLERATED
+    tolerance = TOLERANCE
 
-    def policy(self, facts: Facts) -> GatingPolicy:
-        """Throughput must win, and memory may not grow; within the stated tolerance."""
-        on_cpu = facts.device_type == "cpu"
-        return GatingPolicy(
-            primaries=("train/tok_s",),
-            guards=() if on_cpu else (Guard("memory/peak_bytes", PEAK_MEMORY_MARGIN),),
-            claims=ParityClass.TOLERATED,
-            tolerance=TOLERANCE,
-            primary_margin=CPU_MARGIN if on_cpu else 0.01,
-        )
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
+        """The 8-bit product; small Linears go on to the callable that was there.
 
-    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs the site, and Triton on CUDA; the capability is seen at the first call."""
-        reasons = []
-        if setting != OFF and SITE not in facts.sites:
-            reasons.append(f"{facts.workload} has no site {SITE}")
-        cuda = facts.device_type == "cuda"
-        if setting != OFF and cuda and importlib.util.find_spec("triton") is None:
-            reasons.append("the CUDA kernels need triton, which is not installed")
-        return tuple(reasons)
+        The capability of the device is seen at the first call.
+        """
+        from levers.kernels.fp8_linear import GRADIENTS, Fp8Product
 
-    def environment(self, setting: str) -> Mapping[str, str]:
-        """No variable beside the kill switch."""
-        del setting
-        return {}
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Put the 8-bit product in the site; small Linears go on to the callable that was there."""
-        found = site.launch
-        if setting != OFF:
-            from levers.kernels.fp8_linear import GRADIENTS, Fp8Product
-
-            site.launch = Fp8Product(found, GRADIENTS[setting])
-        return found
-
-    def disable(self, site: Site, undo: object) -> None:
-        """Put back the callable that ``enable`` found."""
-        site.launch = undo  # type: ignore[assignment]
-
-    def witness(self, site: Site) -> Mapping[str, str]:
-        """Per axis, which autograd nodes ran the backward, and how often."""
-        return {
-            axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
-            for axis, plans in site.observations.items()
-        }
+        return Fp8Product(site.launch, GRADIENTS[setting])
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """The model's Linears, one row, fp32 inputs, outliers, large means, tiny gradients, NaN."""

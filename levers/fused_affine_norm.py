@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase
+from levers.base import OpCase, Site
 from levers.step_lever import StepLever
 
 SITE = "flow.affine_norm"
@@ -39,8 +39,9 @@ class FusedAffineNorm(StepLever):
     env = "LEVER_FUSED_AFFINE_NORM"
     touches = (SITE,)
 
-    def operation(self) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused operation."""
+        del site, setting
         from levers.kernels.affine_norm import affine_norm
 
         return affine_norm

@@ -36,7 +36,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from levers.base import OFF, Facts, OpCase, Settings, Site
-from levers.decode_lever import ON, DecodeLever
+from levers.decode_lever import DecodeLever
+from levers.site_lever import ON
 
 SITE = "decode.block"
 EARLY = "early"

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase
+from levers.base import OpCase, Site
 from levers.step_lever import StepLever
 
 SITE = "flow.gate_residual"
@@ -38,8 +38,9 @@ class FusedGateResidual(StepLever):
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("segment_sum_broadcast",)
 
-    def operation(self) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused operation."""
+        del site, setting
         from levers.kernels.gate_residual import gate_residual
 
         return gate_residual

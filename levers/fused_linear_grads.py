@@ -33,13 +33,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase
-from levers.step_lever import SiteLever
+from levers.base import OpCase, Site
+from levers.step_lever import StepLever
 
 SITE = "flow.linear"
 
 
-class FusedLinearGradsLever(SiteLever):
+class FusedLinearGradsLever(StepLever):
     """Swaps the callable of the Linears for the one whose backward casts nothing."""
 
     name = "fused_linear_grads"
@@ -47,12 +47,12 @@ class FusedLinearGradsLever(SiteLever):
     env = "LEVER_FUSED_LINEAR_GRADS"
     touches = (SITE,)
 
-    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """Our Linear; it takes its dtypes from the one that was there and rounds less."""
         del setting
         from levers.kernels.linear_grads import FusedLinearGrads
 
-        return FusedLinearGrads(found)
+        return FusedLinearGrads(site.launch)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Output and gradients over sides, rows, dtypes, frozen parts and adversarial values."""

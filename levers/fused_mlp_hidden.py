@@ -33,13 +33,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase
-from levers.step_lever import SiteLever
+from levers.base import OpCase, Site
+from levers.step_lever import StepLever
 
 SITE = "flow.mlp_hidden"
 
 
-class FusedMlpHidden(SiteLever):
+class FusedMlpHidden(StepLever):
     """Swaps the callable of the hidden layer's site for the fused one."""
 
     name = "fused_mlp_hidden"
@@ -47,12 +47,12 @@ class FusedMlpHidden(SiteLever):
     env = "LEVER_FUSED_MLP_HIDDEN"
     touches = (SITE,)
 
-    def around(self, found: Callable[..., Any], setting: str) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused layer over the Linear that was used there; fewer roundings in a sum."""
         del setting
         from levers.kernels.mlp_hidden import over_linear_of
 
-        return over_linear_of(found)
+        return over_linear_of(site.launch)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Forward and backward over rows, dtypes, both tails and adversarial values."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase
+from levers.base import OpCase, Site
 from levers.step_lever import StepLever
 
 SITE = "flow.modulate"
@@ -43,8 +43,9 @@ class FusedModulate(StepLever):
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("segment_sum_broadcast",)
 
-    def operation(self) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused operation."""
+        del site, setting
         from levers.kernels.modulate import modulate
 
         return modulate

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase
+from levers.base import OpCase, Site
 from levers.step_lever import StepLever
 
 SITE = "flow.qk_norm_rope"
@@ -44,8 +44,9 @@ class FusedQkNormRope(StepLever):
     env = "LEVER_FUSED_QK_NORM_ROPE"
     touches = (SITE,)
 
-    def operation(self) -> Callable[..., Any]:
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused operation; lossless, with one rounding fewer in the backward."""
+        del site, setting
         from levers.kernels.qk_norm_rope import qk_norm_rope
 
         return qk_norm_rope

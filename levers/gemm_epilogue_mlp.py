@@ -41,7 +41,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from levers.base import OFF, OpCase, Settings, Site
-from levers.step_lever import ON, StepLever
+from levers.site_lever import ON
+from levers.step_lever import StepLever
 
 if TYPE_CHECKING:
     from levers.kernels.mlp_epilogue import Fusion
@@ -61,24 +62,17 @@ class GemmEpilogueMlp(StepLever):
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("fused_mlp_hidden",)
 
-    def operation(self) -> Callable[..., Any]:
-        """What makes the MLP over the callable that is found."""
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
+        """Our MLP; it takes its dtypes from the one that was there."""
         from levers.kernels.mlp_epilogue import EpilogueMlps
 
-        return EpilogueMlps
+        return EpilogueMlps(site.launch, self.fusion(setting))
 
     def fusion(self, setting: str) -> Fusion:
         """What the epilogues take in; imports torch."""
         from levers.kernels.mlp_epilogue import Fusion
 
         return Fusion(active=setting != BACKWARD, sums=setting != ON)
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Put our MLP in the site; it takes its dtypes from the one that was there."""
-        found = site.launch
-        if setting != OFF:
-            site.launch = self.operation()(found, self.fusion(setting))
-        return found
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Output and gradients over rows, dtypes, tails, frozen parts and adversarial values."""

@@ -39,8 +39,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from levers.base import OFF, Facts, OpCase, Site
-from levers.decode_lever import CPU_MARGIN, LATENCY_MARGIN, PEAK_MEMORY_MARGIN, DecodeLever
+from levers.decode_lever import LATENCY_MARGIN, DecodeLever
 from levers.policy import GatingPolicy, Guard, ParityClass, Tolerance
+from levers.site_lever import CPU_MARGIN, PEAK_MEMORY_MARGIN
 
 SITE = "decode.weights"
 

@@ -14,8 +14,8 @@ from levers.base import Lever
 from levers.errors import BrokenLever
 
 KERNELS = "levers.kernels"
-SHARED = ("levers.step_lever", "levers.compiler", "levers.decode_lever")
-"""The bases of levers of a step: they decide what these do, as their own file does."""
+SHARED = ("levers.site_lever", "levers.step_lever", "levers.compiler", "levers.decode_lever")
+"""The bases of levers: they decide what these do, as their own file does."""
 
 RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")
 """The beginning of an import relative to the file's own package."""

@@ -34,7 +34,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from levers.base import OFF, OpCase, Settings, Site
-from levers.step_lever import ON, StepLever
+from levers.site_lever import ON
+from levers.step_lever import StepLever
 
 SITE = "flow.linear"
 NARROW = "narrow"
@@ -50,18 +51,11 @@ class TunedGemm(StepLever):
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("fused_linear_grads",)
 
-    def operation(self) -> Callable[..., Any]:
-        """What makes the Linear over the callable that is found."""
+    def operation(self, site: Site, setting: str) -> Callable[..., Any]:
+        """Our Linear; it takes its dtypes from the one that was there."""
         from levers.kernels.cublaslt_linear import TunedLinears
 
-        return TunedLinears
-
-    def enable(self, site: Site, setting: str) -> object:
-        """Put our Linear in the site; it takes its dtypes from the one that was there."""
-        found = site.launch
-        if setting != OFF:
-            site.launch = self.operation()(found, narrow=setting == NARROW)
-        return found
+        return TunedLinears(site.launch, narrow=setting == NARROW)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Output and gradients over sides, rows, dtypes, frozen parts and adversarial values."""

@@ -89,9 +89,9 @@ def test_the_digest_is_the_same_in_another_process() -> None:
 
 def test_the_base_of_the_step_levers_belongs_to_their_digest() -> None:
     for lever, bases in (
-        ("fused_modulate", {"levers.step_lever"}),
-        ("fused_mlp_hidden", {"levers.step_lever"}),
-        ("compile_slat_flow", {"levers.step_lever", "levers.compiler"}),
+        ("fused_modulate", {"levers.step_lever", "levers.site_lever"}),
+        ("fused_mlp_hidden", {"levers.step_lever", "levers.site_lever"}),
+        ("compile_slat_flow", {"levers.step_lever", "levers.site_lever", "levers.compiler"}),
     ):
         names = {name for name, _ in source_files(catalog.get(lever))}
         assert bases <= names, lever
