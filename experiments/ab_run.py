@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from datetime import UTC, datetime
 
@@ -197,12 +198,10 @@ def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
 def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Spool]:
     spool, loaded = Spool.resume(home.runs, run_id)
     record = loaded.record
-    try:
-        device = same_device(record)
-        comparison = prepare.again(record.spec, device)
-    except BaseException:
-        spool.close()
-        raise
+    with contextlib.ExitStack() as unless_it_goes_on:
+        unless_it_goes_on.callback(spool.close)
+        comparison = prepare.again(record.spec, same_device(record))
+        unless_it_goes_on.pop_all()
     if loaded.torn:
         listener.on_warning("the last line of the journal was cut by the kill and is left out")
     listener.on_stage("resume", f"{len(record.samples)} samples are on disk")

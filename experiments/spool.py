@@ -8,6 +8,7 @@ reported and is dropped, and said; any other damaged line is an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -75,7 +76,8 @@ class Spool:
         """
         folder = find(runs, run_id)
         lock = _writer_lock(folder)
-        try:
+        with contextlib.ExitStack() as unless_it_goes_on:
+            unless_it_goes_on.callback(lock.release)
             loaded = load(runs, run_id)
             if loaded.record.status == "decided":
                 raise UsageError(
@@ -84,9 +86,7 @@ class Spool:
             size, contents = scan(folder / JOURNAL)
             os.truncate(folder / JOURNAL, size)
             spool = cls(folder, lock, read_head(folder))
-        except BaseException:
-            lock.release()
-            raise
+            unless_it_goes_on.pop_all()
         spool._size, spool._contents = size, contents
         return spool, loaded
 

@@ -149,11 +149,11 @@ def _frozen(spec: AbSpec, device: Device, workload: Workload, home: Home) -> Fro
 
 def _resume(request: CalibrateRequest, home: Home) -> tuple[Spool, Device]:
     spool, loaded = Spool.resume(home.root / FOLDER, str(request.resume))
-    try:
-        return spool, ab_run.same_device(loaded.record)
-    except BaseException:
-        spool.close()
-        raise
+    with contextlib.ExitStack() as unless_it_goes_on:
+        unless_it_goes_on.callback(spool.close)
+        device = ab_run.same_device(loaded.record)
+        unless_it_goes_on.pop_all()
+    return spool, device
 
 
 def _collect(

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import (
     JSON,
     Column,
@@ -23,10 +22,10 @@ from sqlalchemy import (
 
 from experiments.calibration.records import Calibration, place_key
 from experiments.registry.engine import Store
+from experiments.registry.stored import read_stored
 from experiments.registry.tables import METADATA, RUNS
 from experiments.requests import FalseVerdictRate
-from experiments.values import SCHEMA_VERSION, Scalar, problem_of
-from levers.errors import StoreError
+from experiments.values import Scalar
 
 CALIBRATIONS = Table(
     "calibrations",
@@ -119,15 +118,6 @@ def _stored(connection: Connection, calibration_id: str) -> bool:
 
 
 def _read(record: str, schema_version: int) -> Calibration:
-    if schema_version > SCHEMA_VERSION:
-        raise StoreError(
-            f"a stored calibration has schema version {schema_version}; this levergate knows up "
-            f"to {SCHEMA_VERSION}",
-            cure="upgrade levergate",
-        )
-    try:
-        return Calibration.model_validate_json(record)
-    except ValidationError as error:
-        raise StoreError(
-            f"a stored calibration cannot be read: {problem_of(error)}", cure="calibrate again"
-        ) from error
+    return read_stored(
+        Calibration, record, schema_version, "a stored calibration", "calibrate again"
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
 from sqlalchemy import Column, Index, Integer, String, Table, Text, delete, insert, select
 
 from experiments.campaign.records import CampaignRow
 from experiments.registry.engine import Store
+from experiments.registry.stored import read_stored
 from experiments.registry.tables import METADATA
-from experiments.values import SCHEMA_VERSION, problem_of
-from levers.errors import StoreError
 
 CAMPAIGN_ROWS = Table(
     "campaign_rows",
@@ -76,16 +74,5 @@ def rows(store: Store, name: str, limit: int | None = None) -> tuple[CampaignRow
 
 
 def _read(record: str, schema_version: int) -> CampaignRow:
-    if schema_version > SCHEMA_VERSION:
-        raise StoreError(
-            f"a stored campaign row has schema version {schema_version}; this levergate knows up "
-            f"to {SCHEMA_VERSION}",
-            cure="upgrade levergate",
-        )
-    try:
-        return CampaignRow.model_validate_json(record)
-    except ValidationError as error:
-        raise StoreError(
-            f"a stored campaign row cannot be read: {problem_of(error)}",
-            cure="draw it again with levergate campaign run",
-        ) from error
+    cure = "draw it again with levergate campaign run"
+    return read_stored(CampaignRow, record, schema_version, "a stored campaign row", cure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -28,18 +27,8 @@ def mirror(row: CampaignRow, files: Files, text: str, home: Path, uri: str | Non
     Returns:
         Why MLflow does not hold it; empty where it does.
     """
-    with tempfile.TemporaryDirectory(prefix="levergate-") as work:
-        folder = Path(work) / "runs" / row.row_id
-        everything: dict[str, bytes | str] = {
-            "payload.json": payload(row, text).model_dump_json(),
-            "files/row.json": row.model_dump_json(indent=1),
-            **{f"files/{name}": content for name, content in files.items()},
-        }
-        for name, content in everything.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return tracking.hand_over(Path(work), [folder], home, uri)
+    own = {"row.json": row.model_dump_json(indent=1)}
+    return tracking.hand_over_one(payload(row, text), {**own, **files}, home, uri)
 
 
 def payload(row: CampaignRow, text: str) -> Payload:

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import ValidationError
 from sqlalchemy import and_, delete, func, select
 
 from experiments.defaults import Current, DefaultState, OnSet, Override, on_set
@@ -20,10 +19,11 @@ from experiments.evidence import Scope
 from experiments.registry import marks
 from experiments.registry.engine import Store
 from experiments.registry.rows import insert_record, scope_of
+from experiments.registry.stored import read_stored
 from experiments.registry.tables import DEFAULT_STATES, RUNS
 from experiments.registry.views import Beside, history_row, runs_query, state_of, states_of
 from experiments.requests import HistoryRow, Standing
-from experiments.values import SCHEMA_VERSION, Scalar, problem_of
+from experiments.values import Scalar
 from levers.errors import StoreError, UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -113,20 +113,9 @@ class Registry:
         with self.store.reading() as connection:
             columns = RUNS.c.record, RUNS.c.schema_version
             row = connection.execute(select(*columns).where(RUNS.c.run_id == full)).one()
-        if row.schema_version > SCHEMA_VERSION:
-            raise StoreError(
-                f"run {full} has schema version {row.schema_version}; this levergate knows up to "
-                f"{SCHEMA_VERSION}",
-                cure="upgrade levergate",
-            )
-        try:
-            return RunRecord.model_validate_json(row.record)
-        except ValidationError as error:
-            raise StoreError(
-                f"the record of run {full} in {self.store.name} cannot be read: "
-                f"{problem_of(error)}",
-                cure="take the run in again from its bundle, into a fresh registry",
-            ) from error
+        what = f"the record of run {full} in {self.store.name}"
+        cure = "take the run in again from its bundle, into a fresh registry"
+        return read_stored(RunRecord, row.record, row.schema_version, what, cure)
 
     def resolve(self, prefix: str) -> str:
         """The full id of a run.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -40,18 +39,8 @@ def mirror(record: StackRecord, files: Files, text: str, home: Path, uri: str | 
     Returns:
         Why MLflow does not hold it; empty where it does.
     """
-    with tempfile.TemporaryDirectory(prefix="levergate-") as work:
-        folder = Path(work) / "runs" / record.stack_id
-        everything: dict[str, bytes | str] = {
-            "payload.json": payload(record, text).model_dump_json(),
-            f"files/{stack_store.bundle_name(record)}": stack_store.dump(record),
-            **{f"files/{name}": content for name, content in files.items()},
-        }
-        for name, content in everything.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return tracking.hand_over(Path(work), [folder], home, uri)
+    own = {stack_store.bundle_name(record): stack_store.dump(record)}
+    return tracking.hand_over_one(payload(record, text), {**own, **files}, home, uri)
 
 
 def payload(record: StackRecord, text: str) -> Payload:

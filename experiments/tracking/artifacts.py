@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments import bundles
 from experiments.records import Sample
 from experiments.run_record import RunRecord
-from experiments.tracking.payload import payload
+from experiments.tracking.payload import Payload, payload
 
 Files = Mapping[str, bytes | str]
 Rendered = tuple[Files, str]
@@ -21,21 +21,26 @@ def lay_out(
     root: Path, record: RunRecord, files: Files, description: str, version: str | None = None
 ) -> Path:
     """One folder with all that the writing process needs of a run."""
-    folder = root / record.run_id
-    everything = {
-        "payload.json": payload(record, description, version).model_dump_json(),
-        **{f"files/{name}": content for name, content in artifacts(record).items()},
-        "files/verdict.md": description,
-        **{f"files/{name}": content for name, content in files.items()},
-    }
+    own = {**artifacts(record), "verdict.md": description}
+    folder = lay_out_files(root, payload(record, description, version), {**own, **files})
     for arm in dict.fromkeys(sample.arm for sample in record.samples):
         mine = [sample for sample in record.samples if sample.arm == arm]
-        everything[f"arms/{arm}/samples.csv"] = samples_csv(mine)
-    for name, content in everything.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        _write(folder / "arms" / arm / "samples.csv", samples_csv(mine))
     return folder
+
+
+def lay_out_files(root: Path, what: Payload, files: Files) -> Path:
+    """One folder with what MLflow will hold and its artifacts."""
+    folder = root / what.run_id
+    _write(folder / "payload.json", what.model_dump_json())
+    for name, content in files.items():
+        _write(folder / "files" / name, content)
+    return folder
+
+
+def _write(path: Path, content: bytes | str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def artifacts(record: RunRecord) -> dict[str, str]:

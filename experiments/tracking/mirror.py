@@ -17,7 +17,8 @@ from experiments.registry.marks import Ended, MirrorNote
 from experiments.registry.store import Registry
 from experiments.requests import SyncReport
 from experiments.run_record import RunRecord
-from experiments.tracking.artifacts import Files, Rendered, lay_out
+from experiments.tracking.artifacts import Files, Rendered, lay_out, lay_out_files
+from experiments.tracking.payload import Payload
 from experiments.tracking.process import talk
 from experiments.tracking.store import (
     absolute,
@@ -135,6 +136,20 @@ def hand_over(
     fault = next((line["fault"] for line in lines if "fault" in line), "")
     missing = {"error": fault or f"no answer within {timeout_s:.0f} s"}
     return next(filter(None, (said.get(f.name, missing).get("error", "") for f in folders)), "")
+
+
+def hand_over_one(payload: Payload, files: Files, home: Path, uri: str | None = None) -> str:
+    """Lay one run out and have it written; why MLflow does not hold it, or empty.
+
+    Args:
+        payload: what MLflow will hold of it.
+        files: artifacts by path.
+        home: ``$LEVERGATE_HOME``, whose store is used unless ``uri`` names another.
+        uri: a tracking URI, or None.
+    """
+    with tempfile.TemporaryDirectory(prefix="levergate-") as work:
+        folder = lay_out_files(Path(work) / "runs", payload, files)
+        return hand_over(Path(work), [folder], home, uri)
 
 
 def _store(uri: str | None, home: Path) -> tuple[str, str]:

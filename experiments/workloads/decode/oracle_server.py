@@ -74,15 +74,13 @@ class ServerOracle:
     @contextlib.contextmanager
     def _ended_on_failure(self) -> Iterator[None]:
         """Where the work fails, end the server, with the end of its log in the message."""
-        try:
-            yield
-        except ServerFailed as error:
-            told = self._with_log(error)
-            self.close()
-            raise told from error
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as unless_it_works:
+            unless_it_works.callback(self.close)
+            try:
+                yield
+            except ServerFailed as error:
+                raise self._with_log(error) from error
+            unless_it_works.pop_all()
 
     def _with_log(self, error: ServerFailed) -> ServerFailed:
         if self._command is None:
