@@ -143,7 +143,9 @@ def _unexpected(words: Sequence[str], error: Exception) -> int:
     """A usage error of the parser, or an error of ours whose traceback goes to a log."""
     explain = getattr(error, "format_message", None)
     if explain is not None:
-        cure = "see levergate --help" if explain() else ""
+        context = getattr(error, "ctx", None)
+        asked = context.command_path if context else "levergate"
+        cure = f"see {asked} --help" if explain() else ""
         return _report(words, Exit.USAGE, "UsageError", explain().rstrip("."), cure)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return _report(words, Exit.INTERNAL, "DiskFull", str(error), "free space and try again")

@@ -24,10 +24,10 @@ def write_atomically(path: Path, text: str) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}",
-            cure="free space or make the folder writable, then try again (a run: with --resume)",
-        ) from error
+        cure = "free space or make the folder writable, then try again (a run: with --resume)"
+        if isinstance(error, FileNotFoundError):
+            cure = "name a file in a folder that is there"
+        raise StoreError(f"cannot write {path}: {error.strerror}", cure=cure) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -123,7 +123,7 @@ def test_what_is_not_typed_is_left_to_the_pipeline(planned):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("ab", "Missing argument"),
+        ("ab", "Missing argument 'lever'; see levergate ab --help"),
         ("measure x", "No such command 'measure'"),
         ("ab x --budget 3x", "--budget '3x' is no time; write 90s, 3m or 1h30m"),
         ("ab x --budget -3m", "--budget '-3m' is no time"),

@@ -7,6 +7,7 @@ import pytest
 from support import records_factory as factory
 
 from experiments import bundles, profile_store
+from experiments.files import write_atomically
 from experiments.home import Home
 from experiments.registry.store import Registry
 from levers.errors import StoreError, UsageError
@@ -105,6 +106,12 @@ def test_a_bundle_of_a_newer_version_is_named_with_the_cure(tmp_path: Path) -> N
 def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the bundle .*none\.json.*; check the path"):
         bundles.read_bundle(tmp_path / "none.json")
+
+
+def test_a_folder_that_cannot_hold_a_bundle_is_said_without_talk_of_runs() -> None:
+    with pytest.raises(StoreError, match="name a file in a folder that is there") as error:
+        write_atomically(Path("/proc/levergate.json"), "{}")
+    assert "--resume" not in str(error.value)
 
 
 def test_a_bundle_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:

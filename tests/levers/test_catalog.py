@@ -94,6 +94,11 @@ def test_an_unknown_name_is_answered_with_the_closest() -> None:
         catalog.get("fa2_nsplit_cap")
 
 
+def test_a_name_that_is_near_to_none_is_answered_with_all_of_them() -> None:
+    with pytest.raises(UnknownName, match=r"known: attn_backend, .*tuned_gemm"):
+        catalog.get("nope")
+
+
 def test_a_file_in_the_lever_folder_is_a_lever(folder: Add) -> None:
     folder("mine")
     assert catalog.get("mine").summary == "from a test"
