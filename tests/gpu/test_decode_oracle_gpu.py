@@ -11,7 +11,6 @@ import torch
 
 from experiments.compilations import CompilationCounter
 from experiments.states import ORACLE_MODE_FACT
-from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import train as training
 from experiments.workloads.decode.config import NAMED
 from experiments.workloads.decode.opening import open_implementation
@@ -19,27 +18,13 @@ from experiments.workloads.decode.oracle_model import open_model, weight_bytes
 from experiments.workloads.decode.oracle_transformers import TransformersOracle
 from experiments.workloads.decode.train_recipes import RECIPES
 from experiments.workloads.decode.workload import DECODE
+from tests.gpu.test_decode_gpu import SHORT, facts
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),
 ]
-SHORT = {
-    "prompt_tokens": "512",
-    "output_tokens": "32",
-    "rounds": "1",
-    "round_steps": "24",
-    "ttft_repeats": "20",
-    "concurrency": "1,4",
-}
-
-
-def facts() -> DeviceFacts:
-    found = torch.cuda.get_device_properties(0)
-    return DeviceFacts(
-        "cuda:0", found.name, found.total_memory, sm_count=found.multi_processor_count
-    )
 
 
 @pytest.fixture(scope="module")

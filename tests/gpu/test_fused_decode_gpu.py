@@ -15,7 +15,6 @@ from torch import Tensor
 
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
-from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.session import DecodeSession, open_session
 from experiments.workloads.decode.workload import DECODE
 from levers.base import OpCase, engaged
@@ -28,6 +27,7 @@ from levers.kernels.gemv import Norm, Scratch, fused_linear, plain_linear
 from levers.kernels.gemv_tilings import FEW_ROWS, ONE_ROW, candidates, tiling
 from levers.policy import ParityClass
 from levers.qk_norm_rope import LEVER as QK_NORM_ROPE
+from tests.gpu.test_decode_gpu import facts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,11 +55,7 @@ def cases(*levers: DecodeLever, setting: str = "on") -> list[object]:
 
 
 def session(**changes: str) -> DecodeSession:
-    found = torch.cuda.get_device_properties(0)
-    facts = DeviceFacts(
-        "cuda:0", found.name, found.total_memory, sm_count=found.multi_processor_count
-    )
-    return open_session(DECODE.resolve({**SHORT, **changes}, facts), "cuda:0", 1, "engine")
+    return open_session(DECODE.resolve({**SHORT, **changes}, facts()), "cuda:0", 1, "engine")
 
 
 @pytest.mark.parametrize("case", cases(FUSED_CHAIN))

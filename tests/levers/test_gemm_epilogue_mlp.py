@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
-from experiments.workloads.base import DeviceFacts
-from experiments.workloads.flow.session import TrainingSession, open_session
-from experiments.workloads.flow.workload import SLAT_FLOW
 from levers import fused_linear_grads, fused_mlp_hidden
 from levers.base import OpCase, Site, claims, engaged
 from levers.gemm_epilogue_mlp import LEVER, SITE
 from levers.kernels.mlp_epilogue import EpilogueMlps, Fusion
 from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
+from tests.levers.test_step_levers import SLAT_FLOW, SMALL, session
 
 CASES = [
     pytest.param(case, id=f"{setting}: {case.name}")
     for setting in ("on", "bgrad", "backward")
     for case in LEVER.op_cases(setting, "cpu")
 ]
-TINY = {"depth": "2", "bs": "2", "tokens": "20", "cap": "40", "profile": "uniform", "steps": "1"}
-
-
-def session() -> TrainingSession:
-    resolved: Mapping[str, object] = SLAT_FLOW.resolve(TINY, DeviceFacts("cpu", "cpu", 0))
-    found = open_session(resolved, "cpu", 1, "engine")  # type: ignore[arg-type]
-    assert isinstance(found, TrainingSession)
-    return found
 
 
 def test_it_is_acceptable_as_a_lever_that_claims_lossless() -> None:
@@ -65,7 +53,7 @@ def test_it_may_stand_beside_levers_on_the_linears_and_says_whose_place_it_takes
 def test_the_witness_sees_another_backward_in_each_arm_once_a_block() -> None:
     seen = {}
     for setting in ("off", "on"):
-        one = session()
+        one = session(SLAT_FLOW, SMALL["slat_flow"])
         with engaged(LEVER, one.sites, setting):
             one.exercise()
             seen[setting] = LEVER.witness(one.sites[SITE])["train/tok_s"]
@@ -76,7 +64,7 @@ def test_the_witness_sees_another_backward_in_each_arm_once_a_block() -> None:
 def test_the_linears_of_the_attentions_still_go_through_their_own_site() -> None:
     calls = {}
     for setting in ("off", "on"):
-        one = session()
+        one = session(SLAT_FLOW, SMALL["slat_flow"])
         with engaged(LEVER, one.sites, setting):
             one.exercise()
         calls[setting] = sum(one.sites["flow.linear"].observations["train/tok_s"].values())
@@ -87,7 +75,7 @@ def test_the_linears_of_the_attentions_still_go_through_their_own_site() -> None
 def test_a_step_has_the_originals_loss_and_gradients_up_to_rounding() -> None:
     found = []
     for setting in ("off", "on"):
-        one = session()
+        one = session(SLAT_FLOW, SMALL["slat_flow"])
         with engaged(LEVER, one.sites, setting):
             loss = one.step().run()
         gradients = [p.grad for p in one.step().model.parameters() if p.grad is not None]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 import torch
 
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
-from experiments.workloads.base import DeviceFacts
-from experiments.workloads.flow.session import TrainingSession, open_session
-from experiments.workloads.flow.workload import SLAT_FLOW
 from levers import fp8_linear, fused_linear_grads, fused_mlp_hidden, gemm_epilogue_mlp
 from levers.base import OpCase, Site, claims, engaged
 from levers.errors import BadParameter, LeverConflict
@@ -19,20 +14,13 @@ from levers.kernels.cublaslt_linear import TunedLinears
 from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
 from levers.tuned_gemm import LEVER, SITE
+from tests.levers.test_step_levers import SLAT_FLOW, SMALL, session
 
 CASES = [
     pytest.param(case, id=f"{setting}: {case.name}")
     for setting in ("on", "narrow")
     for case in LEVER.op_cases(setting, "cpu")
 ]
-TINY = {"depth": "2", "bs": "2", "tokens": "20", "cap": "40", "profile": "uniform", "steps": "1"}
-
-
-def session() -> TrainingSession:
-    resolved: Mapping[str, object] = SLAT_FLOW.resolve(TINY, DeviceFacts("cpu", "cpu", 0))
-    found = open_session(resolved, "cpu", 1, "engine")  # type: ignore[arg-type]
-    assert isinstance(found, TrainingSession)
-    return found
 
 
 def test_it_is_acceptable_as_a_lever_that_claims_lossless() -> None:
@@ -62,7 +50,7 @@ def test_it_conflicts_with_8_bit_products_and_takes_the_place_of_the_fp32_gradie
 def test_the_witness_sees_another_backward_in_each_arm_once_a_linear() -> None:
     seen = {}
     for setting in ("off", "on"):
-        one = session()
+        one = session(SLAT_FLOW, SMALL["slat_flow"])
         with engaged(LEVER, one.sites, setting):
             one.exercise()
             seen[setting] = LEVER.witness(one.sites[SITE])["train/tok_s"]
@@ -73,7 +61,7 @@ def test_the_witness_sees_another_backward_in_each_arm_once_a_linear() -> None:
 def test_a_step_on_a_cpu_has_the_originals_loss_and_gradients_up_to_rounding() -> None:
     found = []
     for setting in ("off", "on"):
-        one = session()
+        one = session(SLAT_FLOW, SMALL["slat_flow"])
         with engaged(LEVER, one.sites, setting):
             loss = one.step().run()
         found.append((loss, [p.grad for p in one.step().model.parameters() if p.grad is not None]))
@@ -85,7 +73,7 @@ def test_a_step_on_a_cpu_has_the_originals_loss_and_gradients_up_to_rounding() -
 
 
 def test_together_with_the_epilogues_every_product_of_a_block_goes_through_the_library() -> None:
-    one = session()
+    one = session(SLAT_FLOW, SMALL["slat_flow"])
     with engaged(gemm_epilogue_mlp.LEVER, one.sites, "on"), engaged(LEVER, one.sites, "on"):
         one.exercise()
         assert LEVER.witness(one.sites[SITE])["train/tok_s"].endswith("TunedLinearBackward x 10")
