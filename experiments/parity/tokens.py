@@ -4,8 +4,12 @@ The reference is run against itself first. *Strict*: every stream of the candida
 Otherwise *near-tie*: for a stream that differs the reference is teacher-forced on the common
 prefix, and the gap between its own choice and the candidate's says whether the divergence is a
 near-tie. Of all streams compared at most ``floor(share x streams)`` may be near-ties, beside as
-many as the reference has against itself. Lengths and ends must agree: a shorter answer is never a
-speed-up.
+many as the reference has against itself.
+
+A shorter answer is never a speed-up. Streams that do not part must end at the same token and for
+the same reason. After an allowed near-tie the answers go on about different texts, so there the
+candidate's own end counts: the reference, forced through the candidate's tokens, must find the stop
+a choice of its own or a near-tie, by the same bound (:mod:`experiments.parity.streams`).
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ from typing import Any, Literal
 
 from experiments.parity.bench import Arms, Bench, concurrencies
 from experiments.parity.results import empty, failed, not_run, reference_fault
+from experiments.parity.streams import Choice, Compared, apart, compare, merge
 from experiments.parity_records import CheckResult
-from experiments.tasks import Outputs, Stream
-from experiments.values import Scalar, digest_of
+from experiments.tasks import Outputs
+from experiments.values import Scalar
 from levers.policy import GatingPolicy, ParityClass
 
 NAME = "tokens"
@@ -33,34 +38,6 @@ class Mode:
     name: str
     arguments: Mapping[str, Any]
     parameters: Mapping[str, Scalar]
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """A stream that differs: its first different token, and the reference's gap there in nat."""
-
-    mode: str
-    prompt: int
-    position: int
-    prefix: tuple[int, ...]
-    token: int
-    gap_nat: float | None = None
-
-    def describe(self) -> str:
-        """``prompt 7 (loaded), token 31, gap 0.20 nat``."""
-        gap = "not asked" if self.gap_nat is None else f"{self.gap_nat:.3g} nat"
-        return f"prompt {self.prompt} ({self.mode}), token {self.position}, gap {gap}"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What the streams of all modes showed."""
-
-    total: int
-    divergences: tuple[Divergence, ...]
-    shorter: tuple[str, ...]
-    reference_apart: int
-    digest: str
 
 
 def check(bench: Bench) -> CheckResult:
@@ -97,8 +74,7 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
         fault = _fault(name, mode, ref, again, cand, bench)
         if fault is not None:
             return fault
-        compared = compare(mode.name, ref, again, cand)
-        parts.append(replace(compared, divergences=_with_gaps(bench, arms, mode, compared)))
+        parts.append(_with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand)))
     return judge(name, merge(parts), bench.spec.policy, strict=bench.strict)
 
 
@@ -145,95 +121,36 @@ def _fault(
         return empty(name, f"{mode.name}: the reference produced no token")
     if ref.inputs_digest != cand.inputs_digest:
         return empty(name, f"{mode.name}: the processes did not decode the same prompts")
-    apart = _apart(ref, again)
-    if apart and bench.demands_bits:
-        what = f"reference not deterministic: {len(apart)} of {len(again.streams)} streams differ"
-        where = f"prompt {apart[0]} ({mode.name})"
-        counts = (len(again.streams) - len(apart), len(again.streams))
+    differing = apart(ref, again)
+    if differing and bench.demands_bits:
+        total = len(again.streams)
+        what = f"reference not deterministic: {len(differing)} of {total} streams differ"
+        where = f"prompt {differing[0]} ({mode.name})"
+        counts = (total - len(differing), total)
         return reference_fault(name, "not-deterministic", what, where, counts)
     return None
 
 
-def _apart(ref: Outputs, again: Outputs) -> list[int]:
-    """The prompts that the reference answers otherwise the second time."""
-    first = {stream.prompt: stream for stream in ref.streams}
-    return [one.prompt for one in again.streams if first.get(one.prompt) != one]
-
-
-def compare(mode: str, ref: Outputs, again: Outputs, cand: Outputs) -> Compared:
-    """Stream by stream: first divergences, and answers that end elsewhere."""
-    others = {stream.prompt: stream for stream in cand.streams}
-    divergences: list[Divergence] = []
-    shorter: list[str] = []
-    for stream in ref.streams:
-        other = others.pop(stream.prompt, None)
-        ended = _ended(stream, other)
-        if ended:
-            shorter.append(f"prompt {stream.prompt} ({mode}) {ended}")
-        found = None if other is None else first_divergence(mode, stream, other)
-        if found is not None:
-            divergences.append(found)
-    shorter += [f"prompt {prompt} ({mode}) was not asked for" for prompt in others]
-    return Compared(
-        total=len(ref.streams),
-        divergences=tuple(divergences),
-        shorter=tuple(shorter),
-        reference_apart=len(_apart(ref, again)),
-        digest=digest_of(str([(s.prompt, s.tokens, s.finish) for s in cand.streams])),
-    )
-
-
-def _ended(ref: Stream, cand: Stream | None) -> str:
-    """How the candidate's answer ends otherwise than the reference's; empty where it does not."""
-    if cand is None:
-        return "has no answer"
-    if len(cand.tokens) != len(ref.tokens):
-        return f"ends after {len(cand.tokens)} tokens, the reference after {len(ref.tokens)}"
-    if cand.finish != ref.finish:
-        return f"ends by {cand.finish}, the reference by {ref.finish}"
-    return ""
-
-
-def first_divergence(mode: str, ref: Stream, cand: Stream) -> Divergence | None:
-    """The first token at which two answers differ, None where one only goes on after the other."""
-    for position, (own, other) in enumerate(zip(ref.tokens, cand.tokens, strict=False)):
-        if own != other:
-            return Divergence(mode, ref.prompt, position, ref.tokens[:position], other)
-    return None
-
-
-def _with_gaps(bench: Bench, arms: Arms, mode: Mode, compared: Compared) -> tuple[Divergence, ...]:
-    """Teacher-force the reference on the common prefixes and note its gaps."""
-    if not compared.divergences:
-        return ()
-    prefixes = [[one.prompt, list(one.prefix), one.token] for one in compared.divergences]
+def _with_gaps(bench: Bench, arms: Arms, mode: Mode, compared: Compared) -> Compared:
+    """Teacher-force the reference up to each token in question and note its gaps."""
+    asked = (*compared.divergences, *compared.endings)
+    if not asked:
+        return compared
+    prefixes = [[one.prompt, list(one.prefix), one.token] for one in asked]
     wanted = {**mode.arguments, "want": "gaps", "prefixes": prefixes}
     gaps = bench.outputs("ref", arms.ref, wanted, parameters=mode.parameters).gaps
-    return tuple(
-        replace(one, gap_nat=gap) for one, gap in zip(compared.divergences, gaps, strict=True)
-    )
-
-
-def merge(parts: Sequence[Compared]) -> Compared:
-    """All modes together."""
-    return Compared(
-        total=sum(part.total for part in parts),
-        divergences=tuple(one for part in parts for one in part.divergences),
-        shorter=tuple(one for part in parts for one in part.shorter),
-        reference_apart=sum(part.reference_apart for part in parts),
-        digest=digest_of(" ".join(part.digest for part in parts)),
-    )
+    known = tuple(replace(one, gap_nat=gap) for one, gap in zip(asked, gaps, strict=True))
+    count = len(compared.divergences)
+    return replace(compared, divergences=known[:count], endings=known[count:])
 
 
 def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) -> CheckResult:
     """Strict or near-tie, by the policy; the worst divergence is shown either way."""
-    wide = [one for one in compared.divergences if not _near_tie(one, policy)]
-    allowed = int(policy.near_tie_share * compared.total + 1e-9) + compared.reference_apart
+    worst = max(compared.divergences, key=lambda one: one.gap, default=None)
+    wrong, where = _wrong(compared, policy, strict=strict)
+    where = where or (worst.describe() if worst else "")
+    detail = _detail(compared, policy, strict=strict)
     equal = compared.total - len(compared.divergences)
-    worst = max(compared.divergences, key=_gap, default=None)
-    where = worst.describe() if worst else ""
-    detail = _detail(compared, wide, allowed, strict=strict)
-    wrong = _wrong(compared, wide, allowed, strict=strict)
     if wrong:
         counts = (min(equal, compared.total - 1), compared.total)
         return failed(name, wrong, where, counts, detail)
@@ -250,41 +167,54 @@ def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) 
             "streams": compared.total,
             "streams_equal": equal,
             "near_ties": len(compared.divergences),
-            "near_ties_allowed": allowed,
-            "worst_gap_nat": _gap(worst) if worst else 0.0,
+            "near_ties_allowed": _allowed(compared, policy),
+            "worst_gap_nat": worst.gap if worst else 0.0,
+            "stops_elsewhere": len(compared.endings),
             "reference_apart": compared.reference_apart,
         },
         digest=compared.digest,
     )
 
 
-def _wrong(compared: Compared, wide: Sequence[Divergence], allowed: int, *, strict: bool) -> str:
-    """Why the check fails, in words; empty where it passes."""
-    apart = len(compared.divergences)
+def _allowed(compared: Compared, policy: GatingPolicy) -> int:
+    """So many streams may part at a near-tie."""
+    return int(policy.near_tie_share * compared.total + 1e-9) + compared.reference_apart
+
+
+def _wide(choices: Sequence[Choice], policy: GatingPolicy) -> list[Choice]:
+    return [one for one in choices if not one.is_near(policy.near_tie_gap_nat)]
+
+
+def _wrong(compared: Compared, policy: GatingPolicy, *, strict: bool) -> tuple[str, str]:
+    """Why the check fails, in words, and where if not at the worst divergence; empty if it passes.
+
+    A stream that parted by more than a near-tie fails there, so its end is not asked about.
+    """
+    parted, allowed = len(compared.divergences), _allowed(compared, policy)
     if compared.shorter:
-        return compared.shorter[0]
-    if strict and apart:
-        return f"{compared.total - apart} of {compared.total} streams equal, all must be"
-    if wide:
-        return f"{len(wide)} streams leave the reference's by more than a near-tie"
-    return f"{apart} near-ties where {allowed} are allowed" if apart > allowed else ""
+        return compared.shorter[0], ""
+    if strict and parted:
+        return f"{compared.total - parted} of {compared.total} streams equal, all must be", ""
+    if wide := _wide(compared.divergences, policy):
+        return f"{len(wide)} streams leave the reference's by more than a near-tie", ""
+    if parted > allowed:
+        return f"{parted} near-ties where {allowed} are allowed", ""
+    if stops := _wide(compared.endings, policy):
+        first = max(stops, key=lambda one: one.gap)
+        said = f"{len(stops)} answers stop where the reference, on the same tokens, would go on"
+        return said, first.describe()
+    return "", ""
 
 
-def _near_tie(divergence: Divergence, policy: GatingPolicy) -> bool:
-    """A gap below zero, or none at all, is not a near-tie but a contradiction."""
-    gap = divergence.gap_nat
-    return gap is not None and 0.0 <= gap <= policy.near_tie_gap_nat
-
-
-def _gap(divergence: Divergence) -> float:
-    return float("inf") if divergence.gap_nat is None else divergence.gap_nat
-
-
-def _detail(compared: Compared, wide: Sequence[Divergence], allowed: int, *, strict: bool) -> str:
+def _detail(compared: Compared, policy: GatingPolicy, *, strict: bool) -> str:
     equal = compared.total - len(compared.divergences)
-    ties = len(compared.divergences) - len(wide)
-    rule = "strict" if strict else f"near-ties allowed: {allowed}"
+    ties = len(compared.divergences) - len(_wide(compared.divergences, policy))
+    rule = "strict" if strict else f"near-ties allowed: {_allowed(compared, policy)}"
     parts = [f"{equal}/{compared.total} streams equal, {ties} near-ties ({rule})"]
+    if compared.endings:
+        right = len(compared.endings) - len(_wide(compared.endings, policy))
+        count = len(compared.endings)
+        parts.append(f"{count} stop elsewhere after one, {right} where the reference would, too")
     if compared.reference_apart:
         parts.append(
             f"reference not deterministic: {compared.reference_apart} streams differ from itself"
