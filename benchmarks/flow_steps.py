@@ -1,7 +1,8 @@
 """A fast look at a flow workload's step: lever after lever switched on inside one process.
 
 No verdict and no interval (``levergate stack`` gives those): the median of a few steps for each set
-of levers, and for the last one where its time goes, kernel by kernel.
+of levers, what the device did during them (clock, power, temperature, throttle reasons), and for
+the last set where its time goes, kernel by kernel.
 
     python -m benchmarks.flow_steps slat_flow --device cuda:0 --set size=xl \
         --levers segment_sum_broadcast=on,attn_backend=fa4 --out flow_steps.json
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.device_watch import Unwatched, Watch, watching
+from benchmarks.device_watch import line as device_line
 from experiments.environment import find_device
 from experiments.workloads import catalog as workloads
 from levers import catalog
@@ -39,12 +42,18 @@ def settings(text: str) -> list[tuple[str, str]]:
     return [(name, setting) for name, _, setting in (one.partition("=") for one in text.split(","))]
 
 
-def measured(session: Any) -> dict[str, float]:
-    """Median seconds of a step, utilisation and peak bytes."""
-    began = time.perf_counter()
+def measured(session: Any, watch: Watch | Unwatched) -> dict[str, Any]:
+    """Median seconds of a step, utilisation and peak bytes, and what the device did meanwhile."""
+    began_s = time.monotonic()
     session.warm_up()
-    warmed_s = time.perf_counter() - began
-    return {**session.measure().values, "warmup_s": warmed_s}
+    warm_s = time.monotonic()
+    found = session.measure()
+    steps_s = found.raw["step_s"]
+    return {
+        "values": {**found.values, "warmup_s": warm_s - began_s},
+        "step_s": steps_s,
+        "device": watch.during(warm_s, warm_s + math.fsum(steps_s)),
+    }
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -55,6 +64,7 @@ def line(row: Mapping[str, Any]) -> str:
     return (
         f"{values['train/step_ms']:9.1f} ms  true MFU {values['train/mfu_true']:5.1f} %"
         f"  {values['memory/peak_bytes'] / 1e9:6.1f} GB  warm-up {values['warmup_s']:.0f} s"
+        f"  {device_line(row['device'])}"
     )
 
 
@@ -115,33 +125,52 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--levers", default="", help="in the order in which they are added")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--whole", action="store_true", help="only no lever and all of them")
+    counts_of = parser.add_mutually_exclusive_group()
+    counts_of.add_argument("--whole", action="store_true", help="only no lever and all of them")
+    counts_of.add_argument("--first", type=int, default=0, help="levers that the first set has")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     workload = workloads.get(asked.workload)
     requested = dict(one.split("=", 1) for one in asked.set)
-    parameters = workload.resolve(requested, find_device(asked.device).facts)
+    device = find_device(asked.device)
+    parameters = workload.resolve(requested, device.facts)
     module, name = workload.opener.split(":")
     opener = getattr(importlib.import_module(module), name)
+    added = len(settings(asked.levers)) if asked.levers else 0
+    counts: Sequence[int] = sorted({0, added}) if asked.whole else range(asked.first, added + 1)
+    if not counts:
+        parser.error(f"--first {asked.first} of {added} levers leaves no set to measure")
+    with watching(device) as watch:
+        rows = measured_sets(asked, opener, parameters, counts, watch)
+    if "kernels" in rows[-1]:
+        table(rows[-1])
+    return 0
+
+
+def measured_sets(
+    asked: argparse.Namespace,
+    opener: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    counts: Sequence[int],
+    watch: Watch | Unwatched,
+) -> list[dict[str, Any]]:
+    """A row for each set of levers, printed and stored as it is known."""
     added = settings(asked.levers) if asked.levers else []
-    counts: Sequence[int] = sorted({0, len(added)}) if asked.whole else range(len(added) + 1)
     rows: list[dict[str, Any]] = []
     for count in counts:
         row: dict[str, Any] = {"levers": asked.levers.split(",")[:count]}
+        last = count == counts[-1]
         try:
-            row |= one_set(opener, parameters, asked.device, added[:count], count == counts[-1])
+            row |= one_set(opener, parameters, asked.device, added[:count], last, watch)
         except torch.OutOfMemoryError as error:
             row["out_of_memory"] = str(error).split(". ")[0]
         rows.append(row)
-        last = added[count - 1][0] if count else "nothing"
-        print(f"{last:26}{line(row)}", flush=True)
+        print(f"{added[count - 1][0] if count else 'nothing':26}{line(row)}", flush=True)
         if asked.out:
             asked.out.write_text(json.dumps({"parameters": parameters, "rows": rows}, indent=1))
         if asked.device.startswith("cuda"):
             torch.cuda.empty_cache()
-    if "kernels" in rows[-1]:
-        table(rows[-1])
-    return 0
+    return rows
 
 
 def one_set(
@@ -150,13 +179,14 @@ def one_set(
     device: str,
     levers: Sequence[tuple[str, str]],
     last: bool,
+    watch: Watch | Unwatched,
 ) -> dict[str, Any]:
     """Figures of one set of levers in a session of its own; of the last one the kernels too."""
     session = opener(parameters, device, 0, "engine")
     with contextlib.ExitStack() as stack:
         for lever, setting in levers:
             stack.enter_context(engaged(catalog.get(lever), session.sites, setting))
-        row: dict[str, Any] = {"values": measured(session)}
+        row = measured(session, watch)
         return row | (profiled(session) if last else {})
 
 
