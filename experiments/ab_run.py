@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 
 import psutil
 
-from experiments import environment, extension, locks, now, preflight, prepare, spool_reader
+from experiments import (
+    environment,
+    extension,
+    locks,
+    now,
+    preflight,
+    prepare,
+    resuming,
+    spool_reader,
+)
 from experiments.environment import Device
 from experiments.frozen import FrozenEnvironment, frozen_environment
 from experiments.heartbeat import compilation_s
@@ -189,7 +198,7 @@ def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
             f"run {record.run_id} is of {of}, not of {request.lever}",
             cure=f"levergate ab {of} --resume {record.run_id}",
         )
-    extension.check_same(request, record)
+    resuming.refuse_other_run(request, record)
     if extension.wanted(request, home.runs):
         return extension.extend(request, home.runs, datetime.now(UTC))
     return str(request.resume)

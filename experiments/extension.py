@@ -23,25 +23,6 @@ from experiments.values import digest_of
 from levers.errors import UsageError
 
 
-def check_same(request: AbRequest, record: RunRecord) -> None:
-    """Refuse what is typed beside ``--resume`` where the run is of something else.
-
-    Raises:
-        UsageError: another candidate or workload, which could only be ignored.
-    """
-    spec = record.spec
-    asked = (
-        ("--cand", request.cand, spec.cand),
-        ("--workload", request.workload, spec.workload),
-    )
-    for option, typed, planned in asked:
-        if typed is not None and typed != planned:
-            raise UsageError(
-                f"run {record.run_id} has {option} {planned}, not {typed}",
-                cure=f"levergate ab {spec.lever} --resume {record.run_id} goes on with its own",
-            )
-
-
 def wanted(request: AbRequest, runs: Path) -> bool:
     """Whether a resumed run is asked for more pairs than were planned.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from experiments import order_render, order_view, pipeline, screen_run, spool_reader
+from experiments import order_render, order_view, pipeline, resuming, screen_run, spool_reader
 from experiments.family import run as family_run
 from experiments.family import store as family_store
 from experiments.family.outcome import winners_request
@@ -74,6 +74,8 @@ def resume(request: AbRequest, listener: Listener) -> tuple[FamilyRecord, RunRec
         raise UsageError(
             f"selection {head.family_id} has ended", cure=f"levergate show {head.family_id}"
         )
+    evidence = spool_reader.load(family_store.folder(where, head.family_id), head.runs[0][1])
+    resuming.refuse_other_selection(request, head, evidence.record)
     if family is None:
         family = family_run.resume(head, where, listener)
         _save(where, family)

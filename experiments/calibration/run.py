@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from experiments import ab_run, environment, locks, preflight
+from experiments import ab_run, environment, locks, preflight, resuming
 from experiments.calibration.policies import policies_of
 from experiments.calibration.rates import (
     FEWEST_BLOCKS,
@@ -151,6 +151,7 @@ def _resume(request: CalibrateRequest, home: Home) -> tuple[Spool, Device]:
     spool, loaded = Spool.resume(home.root / FOLDER, str(request.resume))
     with contextlib.ExitStack() as unless_it_goes_on:
         unless_it_goes_on.callback(spool.close)
+        resuming.refuse_other_calibration(request, loaded.record)
         device = ab_run.same_device(loaded.record)
         unless_it_goes_on.pop_all()
     return spool, device

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from experiments import now, pipeline, several, spool_reader
@@ -164,7 +164,7 @@ class Sitting:
         """Several settings; a selection that was interrupted goes on where it can."""
         if begun := selections.unfinished(self.home, request, able):
             try:
-                several.resume(replace(request, resume=begun), self.listener)
+                several.resume(AbRequest(lever=request.lever, resume=begun), self.listener)
                 return
             except UsageError as error:
                 self.listener.on_warning(f"selection {begun} cannot go on: {error}")
@@ -192,7 +192,7 @@ class Sitting:
                 and spec.ref == OFF
             )
             if same:
-                return replace(request, resume=run_id)
+                return AbRequest(lever=request.lever, cand=setting, resume=run_id)
         return request
 
     def _interrupted(self, run_id: str) -> RunRecord | None:

@@ -17,7 +17,7 @@ from experiments.values import digest_of
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A token of the candidate's that the reference, forced through those before it, is asked about.
+    """A token of the candidate's, and what the reference, forced through those before it, says.
 
     ``gap_nat`` is how much likelier the reference's own choice is, None until it was asked.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import ab_run, environment, prepare
+from experiments import ab_run, environment, prepare, spool_reader
 from experiments.home import Home, make_folder
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import GROUPS, GroupTime, Profile
@@ -69,7 +69,10 @@ class Machine:
         """Decide one A/B; a lever in ``kill`` is cut once after its head is on disk."""
         self.asked.append(request)
         with Registry.open(self.home.registry) as registry:
-            record = self._head(request, registry, listener)
+            if request.resume is not None:
+                record = spool_reader.load(self.home.runs, request.resume).record
+            else:
+                record = self._head(request, registry, listener)
             if request.lever in self.kill:
                 self.kill.remove(request.lever)
                 Spool.create(self.home.runs, record).close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,14 @@ def measured(home: Path) -> Calibration:
     with pytest.raises(KeyboardInterrupt, match="levergate calibrate --resume"):
         calibration_pipeline.calibrate(request, InterruptedAfter(9))
     [folder] = (home / FOLDER).glob("2*")
-    again = CalibrateRequest(resume=folder.name)
+    again = CalibrateRequest("stub", settings=QUICK, seed=3, resume=folder.name)
+    for other, said in (
+        (replace(again, seed=4), "has --seed 3, not 4; levergate calibrate --resume"),
+        (replace(again, workload="decode"), "has --workload stub, not decode"),
+        (replace(again, budget_s=60.0), "has --budget none, not 60s"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            calibration_pipeline.calibrate(other, SilentListener())
     return calibration_pipeline.calibrate(again, SilentListener())
 
 

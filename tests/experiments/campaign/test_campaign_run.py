@@ -173,7 +173,7 @@ def test_a_campaign_that_was_killed_goes_on_with_the_run_that_was_cut(row: Row) 
     row.machine.asked.clear()
     row.said("campaign", "run", "stub-row", "--yes", code=130)
     assert row.measured == [FAST, "binding"]
-    assert row.machine.asked[0].resume == cut
+    assert row.machine.asked[0] == AbRequest(lever=FAST, cand="on", resume=cut)
     row.machine.asked.clear()
     assert row.run().state == "TERMINAL"
     (binding,) = row.machine.asked
@@ -377,7 +377,10 @@ def test_several_settings_are_a_selection_and_an_interrupted_one_goes_on(
 
     def resume(request: AbRequest, listener: Listener) -> None:
         asked.append(("resume", request.resume))
-        row.machine.ab(replace(request, cand="4", resume=None), listener)
+        assert request == AbRequest(lever="planted_several", resume=request.resume)
+        begun = family_store.begun(row.machine.home, str(request.resume))
+        assert begun is not None
+        row.machine.ab(replace(begun.request, cand="4"), listener)
 
     monkeypatch.setattr(several, "ab", select)
     monkeypatch.setattr(several, "resume", resume)

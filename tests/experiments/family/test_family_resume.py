@@ -133,6 +133,16 @@ def let_through(self: Sitting) -> bool:
     return False
 
 
+OTHERS = (
+    (("--cand", "1,2"), "--cand 1,4, not 1,2"),
+    (("--set", "clock=wall"), "--set clock virtual, not wall"),
+    (("--pairs", "9"), "--pairs 6, not 9"),
+    (("--budget", "90s"), "--budget none, not 90s"),
+    (("--oracle", "none"), "--oracle plain, not none"),
+)
+"""What is typed beside ``--resume`` and was begun otherwise, and what is said of it."""
+
+
 def test_a_selection_is_gone_on_with_by_its_id_and_its_evidence_is_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +172,9 @@ def test_a_selection_is_gone_on_with_by_its_id_and_its_evidence_is_shown(
     assert "has not ended" in capsys.readouterr().err
     assert cli.main(["ab", "planted_fast", "--resume", name]) == 2
     assert "is of planted_several" in capsys.readouterr().err
+    for typed, apart in OTHERS:
+        assert cli.main(["ab", "planted_several", "--resume", name, *typed]) == 2
+        assert f"selection {name} has {apart}" in " ".join(capsys.readouterr().err.split())
     assert cli.main([*words, "--resume", name, "--json"]) == 0
     selection = json.loads(capsys.readouterr().out)["selection"]
     assert selection["family_id"] == name

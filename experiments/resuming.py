@@ -1,0 +1,136 @@
+"""Going on with what was begun: it keeps what it began with, and what is typed beside must agree.
+
+An option that a resumed run, selection or calibration could only ignore would leave its user with
+the answer to another question than the one that was typed. What is typed as it was the first time
+is let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from experiments import environment, prepare
+from experiments.calibration.requests import CalibrateRequest
+from experiments.candidates import candidates
+from experiments.family.records import FamilyHead
+from experiments.requests import NO_ORACLE, AbRequest
+from experiments.run_record import RunRecord
+from experiments.spec import AbSpec, ranks_of
+from experiments.workloads import catalog as workloads
+from levers import catalog
+from levers.base import OFF
+from levers.errors import UsageError
+
+Difference = tuple[str, object, object]
+"""An option, what was typed, and what was begun."""
+
+
+def refuse_other_run(request: AbRequest, record: RunRecord) -> None:
+    """Refuse what is typed beside ``--resume`` where the run is of something else.
+
+    More pairs, with a budget for them, are an extension, which has rules of its own.
+
+    Raises:
+        UsageError: an option that could only be ignored, with what the run has in its place.
+    """
+    spec = record.spec
+    cand = () if request.cand is None else (("--cand", request.cand, spec.cand),)
+    more = request.max_pairs is not None
+    budget = () if more else tuple(_budget(request.budget_s, spec.budget_s))
+    _refuse(
+        (*cand, *_options(request, spec), *budget, *_settings(request.settings, spec)),
+        f"run {record.run_id}",
+        f"levergate ab {spec.lever} --resume {record.run_id}",
+    )
+
+
+def refuse_other_selection(request: AbRequest, head: FamilyHead, member: RunRecord) -> None:
+    """The same for a selection among several settings; ``member`` is the evidence of any of them.
+
+    Raises:
+        UsageError: an option that could only be ignored.
+    """
+    spec, begun = member.spec, head.request
+    differences = (
+        *_candidates(request, head),
+        *_options(request, spec),
+        *_budget(request.budget_s, begun.budget_s),
+        *(() if request.max_pairs is None else (("--pairs", request.max_pairs, begun.max_pairs),)),
+        *_settings(request.settings, spec),
+    )
+    command = f"levergate ab {spec.lever} --resume {head.family_id}"
+    _refuse(differences, f"selection {head.family_id}", command)
+
+
+def refuse_other_calibration(request: CalibrateRequest, record: RunRecord) -> None:
+    """The same for a calibration; its number of pairs is the one that it was begun with.
+
+    Raises:
+        UsageError: an option that could only be ignored.
+    """
+    spec = record.spec
+    named = (("--workload", request.workload, spec.workload), ("--seed", request.seed, spec.seed))
+    differences = (
+        *(one for one in named if one[1] is not None),
+        *_budget(request.budget_s, spec.budget_s),
+        *_settings(request.settings, spec),
+    )
+    command = f"levergate calibrate --resume {record.run_id}"
+    _refuse(differences, f"calibration {record.run_id}", command)
+
+
+def _refuse(differences: Iterable[Difference], what: str, command: str) -> None:
+    for option, typed, begun in differences:
+        if typed != begun:
+            raise UsageError(
+                f"{what} has {option} {begun}, not {typed}",
+                cure=f"{command} goes on with its own; without --resume a new one begins",
+            )
+
+
+def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
+    """What was typed; a word that is the default cannot be told from none, and asks for nothing."""
+    if request.ref != OFF:
+        yield "--ref", request.ref, spec.ref
+    if request.workload is not None:
+        yield "--workload", request.workload, spec.workload
+    if request.seed is not None:
+        yield "--seed", request.seed, spec.seed
+    if request.oracle is not None:
+        yield "--oracle", request.oracle, spec.oracle or NO_ORACLE
+    if request.ranks != 1:
+        yield "--ranks", request.ranks, ranks_of(spec.parameters)
+    if request.sequential != "group-sequential":
+        yield "--sequential", request.sequential, spec.sequential
+
+
+def _candidates(request: AbRequest, head: FamilyHead) -> Iterator[Difference]:
+    if request.cand is not None:
+        check = catalog.get(head.request.lever).settings.check
+        typed = sorted(check(head.request.lever, one) for one in candidates(request.cand))
+        yield "--cand", ",".join(typed), ",".join(sorted(setting for setting, _ in head.runs))
+
+
+def _budget(typed_s: float | None, begun_s: float | None) -> Iterator[Difference]:
+    if typed_s is not None:
+        yield "--budget", f"{typed_s:g}s", "none" if begun_s is None else f"{begun_s:g}s"
+
+
+def _settings(typed: Mapping[str, str], spec: AbSpec) -> Iterator[Difference]:
+    """The workload's parameters, read as at the beginning: ``1, 2`` and ``1,2`` are the same.
+
+    Raises:
+        UsageError: one that the workload does not have or take.
+    """
+    if not typed:
+        return
+    own = {name: str(spec.parameters[name]) for name in OWN if name in spec.parameters}
+    facts = environment.find_device(spec.device, ranks=ranks_of(spec.parameters)).facts
+    read = workloads.get(spec.workload).resolve({**own, **typed}, facts)
+    for name in typed:
+        option = f"--{name}" if name in OWN else f"--set {name}"
+        yield option, read[name], spec.parameters.get(name)
+
+
+OWN = prepare.OWN_OPTIONS
+"""Parameters with an option of their own; what others mean may depend on them."""

@@ -1,0 +1,88 @@
+"""What is typed beside ``--resume``: the same again is let through, anything else is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments import resuming
+from experiments.requests import AbRequest
+from experiments.run_record import RunRecord
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.workload import DECODE
+from levers.errors import UnknownName, UsageError
+from tests.support import records_factory
+
+CPU = DeviceFacts("cpu", "some CPU", 2**34)
+
+
+def run(**spec: Any) -> RunRecord:
+    whole = records_factory.default_on()
+    parameters = DECODE.resolve({"concurrency": "1,2", "prompt_tokens": "96"}, CPU)
+    changed = whole.spec.model_copy(update={"parameters": parameters, **spec})
+    return whole.model_copy(update={"spec": changed})
+
+
+def asked(**options: Any) -> AbRequest:
+    return AbRequest(lever="fa2_nsplits_cap", resume=run().run_id, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seed": 9}, "--seed 7, not 9"),
+        ({"oracle": "none"}, "--oracle sdpa, not none"),
+        ({"oracle": "transformers"}, "--oracle sdpa, not transformers"),
+        ({"settings": {"prompt_tokens": "128"}}, "--set prompt_tokens 96, not 128"),
+        ({"settings": {"concurrency": "1,2,4"}}, "--set concurrency 1,2, not 1,2,4"),
+        ({"cand": "2"}, "--cand auto, not 2"),
+        ({"ref": "3"}, "--ref off, not 3"),
+        ({"workload": "slat_flow"}, "--workload decode, not slat_flow"),
+        ({"ranks": 2}, "--ranks 1, not 2"),
+        ({"budget_s": 60.0}, "--budget none, not 60s"),
+        ({"sequential": "anytime"}, "--sequential group-sequential, not anytime"),
+    ],
+)
+def test_what_could_only_be_ignored_is_refused_with_a_cure(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        resuming.refuse_other_run(asked(**options), run())
+    assert refused.value.message == f"run {run().run_id} has {said}"
+    assert refused.value.cure.startswith(
+        f"levergate ab fa2_nsplits_cap --resume {run().run_id} goes on with its own"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"cand": "auto", "seed": 7, "oracle": "sdpa", "workload": "decode"},
+        {"settings": {"concurrency": "1, 2", "prompt_tokens": "96"}},
+        {"ref": "off", "ranks": 1, "sequential": "group-sequential"},
+    ],
+)
+def test_what_is_typed_as_it_was_the_first_time_is_let_through(options: dict[str, Any]) -> None:
+    resuming.refuse_other_run(asked(**options), run())
+
+
+def test_a_run_without_an_oracle_is_not_given_one() -> None:
+    with pytest.raises(UsageError, match="has --oracle none, not sdpa"):
+        resuming.refuse_other_run(asked(oracle="sdpa"), run(oracle=None))
+    resuming.refuse_other_run(asked(oracle="none"), run(oracle=None))
+
+
+def test_a_budget_beside_more_pairs_belongs_to_the_extension() -> None:
+    resuming.refuse_other_run(asked(max_pairs=50, budget_s=60.0), run())
+
+
+def test_a_parameter_that_the_workload_does_not_have_is_named() -> None:
+    with pytest.raises(UnknownName, match="promt_tokens"):
+        resuming.refuse_other_run(asked(settings={"promt_tokens": "96"}), run())
+
+
+def test_a_parameter_is_read_beside_the_runs_own_model() -> None:
+    with pytest.raises(UsageError, match="has --model shipped, not random"):
+        resuming.refuse_other_run(asked(settings={"model": "random-0.6b"}), run())
