@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import psutil
 
 from experiments import (
+    beside,
     environment,
     extension,
     locks,
@@ -24,6 +26,7 @@ from experiments.heartbeat import compilation_s
 from experiments.home import Home
 from experiments.lanes import executor_for
 from experiments.parity.cache import FOLDER, ParityCache
+from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
 from experiments.ranks.merge import best_possible
 from experiments.ranks.needs import needs_of
@@ -65,7 +68,7 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
     )
     with spool, interruptible():
         try:
-            return _decide(comparison, spool, home, listener)
+            return _decide(comparison, spool, home, listener, request.parity_jobs)
         except KeyboardInterrupt as stopped:
             run_id = spool.folder.name
             said = f"run {run_id} was interrupted; go on with --resume {run_id}"
@@ -78,7 +81,7 @@ def _begin(
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     alone = prepare.compare(request, device)
-    stack = stack_for(registry, alone, listener)
+    stack = stack_for(registry, alone, listener, request.beside)
     comparison = prepare.compare(request, device, stack) if stack else alone
     check_room(comparison, home, listener)
     frozen = frozen_for(comparison, home)
@@ -93,10 +96,24 @@ def _begin(
 
 
 def stack_for(
-    registry: Registry, comparison: Comparison, listener: Listener
+    registry: Registry, comparison: Comparison, listener: Listener, texts: Sequence[str] = ()
 ) -> tuple[LeverSetting, ...]:
-    """The levers that are default-ON in this scope: on in both arms; what is left out is said."""
+    """The levers that are on in both arms: those asked for, and the default-ON ones of this scope.
+
+    What is left out is said.
+
+    Args:
+        registry: read for the default-ON levers.
+        comparison: the lever under test, alone.
+        listener: hears what is left out.
+        texts: what was asked for, ``name=setting``; it goes before a default.
+
+    Raises:
+        UsageError: something that was asked for cannot be used.
+    """
     spec = comparison.spec
+    asked = beside.asked(texts, comparison)
+    taken = {spec.lever, *(one.lever for one in asked)}
     found = registry.default_on_set(
         spec.workload,
         spec.parameters,
@@ -104,11 +121,11 @@ def stack_for(
         now.stack(registry, comparison.device.driver),
     )
     for name, why in found.left_out:
-        if name.split("=")[0] != spec.lever:
+        if name.split("=")[0] not in taken:
             listener.on_warning(f"{name} is not in the stack: {why}")
     kept = []
     for one in found.settings:
-        if one.lever == spec.lever:
+        if one.lever in taken:
             continue
         try:
             catalog.get(one.lever)
@@ -116,7 +133,7 @@ def stack_for(
             listener.on_warning(f"{one} is default-ON but cannot be loaded: {error}")
             continue
         kept.append(one)
-    return tuple(kept)
+    return (*asked, *kept)
 
 
 def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
@@ -240,7 +257,13 @@ def same_device(record: RunRecord) -> Device:
     return device
 
 
-def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -> RunRecord:
+def _decide(
+    comparison: Comparison,
+    spool: Spool,
+    home: Home,
+    listener: Listener,
+    parity_jobs: int | None = None,
+) -> RunRecord:
     """Sit until there is a decision, with the device held; store the decided record.
 
     Raises:
@@ -256,7 +279,7 @@ def _decide(comparison: Comparison, spool: Spool, home: Home, listener: Listener
             now=now,
             on_wait=listener.on_warning,
         ):
-            _sit(comparison, spool, home, listener)
+            _sit(comparison, spool, home, listener, parity_jobs)
     record = spool.record()
     decision = decide_again(record)
     decided = record.model_copy(update={"status": "decided", "decision": decision})
@@ -276,15 +299,18 @@ def hung_after_s(spec: AbSpec, workload: Workload, device: Device) -> float:
     return needs.time_limit_s or max(LEAST_TIME_LIMIT_S, SLOWEST * needs.seconds_per_sample)
 
 
-def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -> None:
+def _sit(
+    comparison: Comparison, spool: Spool, home: Home, listener: Listener, parity_jobs: int | None
+) -> None:
     here = spool.record().environment
+    frozen, limit_s = frozen_for(comparison, home), time_limit_s(comparison)
     with (
         Sampler(probe_for(comparison.device)) as sampler,
         executor_for(
             comparison.spec,
-            frozen_for(comparison, home),
+            frozen,
             home.work,
-            time_limit_s=time_limit_s(comparison),
+            time_limit_s=limit_s,
             sampler=sampler,
         ) as executor,
     ):
@@ -295,6 +321,7 @@ def _sit(comparison: Comparison, spool: Spool, home: Home, listener: Listener) -
             sampler=sampler,
             cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
             listener=listener,
+            crew=crew_of(comparison, frozen, home, time_limit_s=limit_s, jobs=parity_jobs),
         )
         if sitting.go() == "interrupted":
             raise KeyboardInterrupt

@@ -1,7 +1,8 @@
 """The parent's side of a measured process: hand a task to the server, get back how it ended.
 
-The parent imports no torch. An executor is used from one thread; leaving its block ends the server,
-and the death of the parent, however sudden, ends every process that it started.
+The parent imports no torch. An executor is used from one thread (``interrupt`` apart); leaving its
+block ends the server, and the death of the parent, however sudden, ends every process that it
+started.
 """
 
 from __future__ import annotations
@@ -145,6 +146,12 @@ class Executor:
         """The roots of the process trees that are ours: this process and the server."""
         server = () if self._server is None else (self._server.pid,)
         return (os.getpid(), *server)
+
+    def interrupt(self) -> None:
+        """End what runs, from another thread: the one that waits for it gets ServerDied."""
+        server = self._server
+        if server is not None:
+            server.hang_up()
 
     def _preload(self) -> tuple[str, ...]:
         if self.frozen.fresh_interpreter:

@@ -55,10 +55,17 @@ def heard(listener: Listener, what: str, every_s: float = EVERY_S) -> Iterator[N
 
 def running(executor: Runs, listener: Listener) -> Callable[[Task], TaskResult]:
     """Runs tasks and is heard meanwhile: which process of which arm works, and for how long."""
+    return waiting(lambda task: executor.run(task).result, listener)
+
+
+def waiting(
+    execute: Callable[[Task], TaskResult], listener: Listener
+) -> Callable[[Task], TaskResult]:
+    """The same for what gives a task's result, however it runs it."""
 
     def run(task: Task) -> TaskResult:
         with heard(listener, f"{task.kind} of {ARMS.get(task.arm, task.arm)}"):
-            return executor.run(task).result
+            return execute(task)
 
     return run
 

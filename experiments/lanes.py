@@ -36,7 +36,7 @@ class Lanes:
     ) -> None:
         self.frozen = frozen
         self._sampler = sampler
-        self._limit_s = time_limit_s
+        self.time_limit_s = time_limit_s
         self._lanes = tuple(Executor(frozen, work, time_limit_s=time_limit_s) for _ in range(2))
         self._stack = contextlib.ExitStack()
 
@@ -93,7 +93,7 @@ class Lanes:
 
         def run(index: int) -> None:
             try:
-                found[index] = self._lanes[index].run(tasks[index], 2 * self._limit_s)
+                found[index] = self._lanes[index].run(tasks[index], 2 * self.time_limit_s)
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
                 found[index] = error
 

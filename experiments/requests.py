@@ -33,6 +33,8 @@ class AbRequest:
         sequential: planned looks, or intervals that hold at any time and may be extended.
         profile: whether the candidate is profiled once after the verdict.
         ranks: processes of each arm, each with its own device and part of the global batch.
+        parity_jobs: parity processes at once; None takes one on a CPU and several on a GPU.
+        beside: levers that are on in both arms, ``name=setting``, with the default-ON ones.
     """
 
     lever: str
@@ -50,6 +52,8 @@ class AbRequest:
     sequential: Literal["group-sequential", "anytime"] = "group-sequential"
     profile: bool = False
     ranks: int = 1
+    parity_jobs: int | None = None
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

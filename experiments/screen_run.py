@@ -59,7 +59,7 @@ def run(
     device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     seeded = replace(request, seed=family_run.seed_of(request, settings))
     alone = prepare.compare(replace(seeded, cand=settings[0]), device)
-    stack = ab_run.stack_for(registry, alone, listener)
+    stack = ab_run.stack_for(registry, alone, listener, request.beside)
     comparisons = [prepare.compare(replace(seeded, cand=one), device, stack) for one in settings]
     one, began = comparisons[0], time.monotonic()
     _refuse(comparisons, home)

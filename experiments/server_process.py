@@ -46,6 +46,7 @@ class ServerProcess:
         self._log = log
         self._ready: Ready | None = None
         self._buffer = b""
+        self._hung_up = False
         cores = frozen.other_cores
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -68,8 +69,9 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was ready and has ended since."""
-        return self._ready is not None and self._process.poll() is not None
+        """Whether it was ready and has ended since, or was told to."""
+        ended = self._hung_up or self._process.poll() is not None
+        return self._ready is not None and ended
 
     def wait_ready(self) -> Ready:
         """Wait until the modules are loaded, on all cores: nothing is measured meanwhile.
@@ -87,9 +89,14 @@ class ServerProcess:
         """Have one process run, and wait for its end."""
         try:
             _pipe(self._process.stdin).write(json.dumps(asdict(request)).encode() + b"\n")
-        except BrokenPipeError as error:
+        except (BrokenPipeError, ValueError) as error:  # its end was closed, or ours (hang_up)
             raise self._died("closed its pipe") from error
         return Ending(**self._line(limit_s + ANSWER_GRACE_S))
+
+    def hang_up(self) -> None:
+        """Have it end, and kill what runs below it; whoever waits for an answer is told."""
+        self._hung_up = True
+        _pipe(self._process.stdin).close()
 
     def stop(self) -> None:
         """End it; it kills what still runs below it."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from experiments import heartbeat
 from experiments.arms import failure_of, task_of, witness_of
 from experiments.conditions import Limits, limits_for
+from experiments.crew import Crew
 from experiments.executor import Executor
 from experiments.lanes import Lanes
 from experiments.parity.battery import run_battery
 from experiments.parity.cache import ParityCache
-from experiments.parity_records import CheckResult
+from experiments.parity_records import CheckResult, ParityReport
 from experiments.plan import Run
 from experiments.prepare import Comparison
-from experiments.records import Arm, Decision, Timing
+from experiments.records import Arm, ArmFailure, Decision, Timing
 from experiments.replay import decide_record, look_at
 from experiments.requests import Listener
 from experiments.run_record import RunRecord
@@ -48,6 +50,7 @@ class Sitting:
         sampler: sees the device from outside them.
         cache: kept parity results.
         listener: hears what happens.
+        crew: makes what runs several parity processes at once; None runs them one by one.
     """
 
     comparison: Comparison
@@ -56,6 +59,7 @@ class Sitting:
     sampler: Sampler
     cache: ParityCache
     listener: Listener
+    crew: Callable[[], Crew] | None = None
     decision: Decision | None = None
 
     def go(self) -> End:
@@ -102,20 +106,28 @@ class Sitting:
             return 0.0
         self.listener.on_stage("parity", "is the candidate as right as the reference?")
         began = time.monotonic()
-        spec = self.comparison.spec
-        report, failures = run_battery(
-            spec,
-            self.comparison.lever,
-            self.comparison.workload,
-            self._execute,
-            self.cache,
-            self._on_check,
-            spec.device_type,
-        )
+        report, failures = self._battery()
         for failure in failures:
             self.spool.failure(failure)
         self.spool.parity(report)
         return time.monotonic() - began
+
+    def _battery(self) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
+        """The checks, their processes one by one or several at once."""
+        spec = self.comparison.spec
+        run = partial(
+            run_battery,
+            spec,
+            self.comparison.lever,
+            self.comparison.workload,
+            cache=self.cache,
+            on_check=self._on_check,
+            device_type=spec.device_type,
+        )
+        if self.crew is None:
+            return run(self._execute)
+        with self.crew() as crew:
+            return run(heartbeat.waiting(crew, self.listener), ahead=crew.ahead)
 
     def _execute(self, task: Task) -> TaskResult:
         return heartbeat.running(self.executor, self.listener)(task)

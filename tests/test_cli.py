@@ -102,13 +102,13 @@ def test_all_that_is_typed_reaches_the_pipeline(planned):
     pipeline = planned("default_on")
     words = "ab seg --ref off --cand on --workload slat_flow --device cuda:0 --size xl --seed 3"
     more = "--set steps=4 --set bs=8 --model folder --budget 1h30m --oracle none --pairs 25 --yes"
-    assert cli.main(f"{words} {more} --resume 2026".split()) == 0
+    assert cli.main(f"{words} {more} --parity-jobs 3 --resume 2026".split()) == 0
     request = pipeline.asked[0]
     assert (request.lever, request.ref, request.cand) == ("seg", "off", "on")
     assert (request.workload, request.device, request.seed) == ("slat_flow", "cuda:0", 3)
     assert request.settings == {"steps": "4", "bs": "8", "model": "folder", "size": "xl"}
     assert (request.budget_s, request.oracle, request.max_pairs) == (5400.0, "none", 25)
-    assert request.resume == "2026"
+    assert (request.resume, request.parity_jobs) == ("2026", 3)
 
 
 def test_what_is_not_typed_is_left_to_the_pipeline(planned):

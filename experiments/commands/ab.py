@@ -73,6 +73,14 @@ def ab(
     ranks: Annotated[
         int, typer.Option(min=1, help="Processes of each arm, each on a device of its own.")
     ] = 1,
+    parity_jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Parity processes at once: 1 on a CPU, several on a GPU."),
+    ] = None,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="LEVER=SETTING", help="On in both arms; repeatable."),
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also profile the candidate (see roofline).")
     ] = False,
@@ -108,6 +116,8 @@ def ab(
         resume=resume,
         sequential="anytime" if sequential is Sequential.ANYTIME else "group-sequential",
         ranks=ranks,
+        parity_jobs=parity_jobs,
+        beside=tuple(with_ or ()),
         profile=profile,
     )
     outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
@@ -123,6 +133,11 @@ def _run(
         UsageError: options that do not go together.
     """
     typed = candidates(request.cand) if request.cand is not None else ()
+    if request.resume is not None and request.beside:
+        raise UsageError(
+            "a resumed run keeps the levers that it began with, and --with could not change them",
+            cure="leave out --with, or start a new run without --resume",
+        )
     if screen and (expects or request.resume is not None):
         raise UsageError(
             "a screen gives no verdict to expect, and there is nothing to resume",

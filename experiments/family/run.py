@@ -29,6 +29,7 @@ from experiments.frozen import FrozenEnvironment
 from experiments.held import measuring
 from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
+from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
 from experiments.ranks.needs import needs_of
 from experiments.records import Decision
@@ -146,7 +147,7 @@ def _resolve(
     device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     seeded = replace(request, seed=seed_of(request, settings))
     first = prepare.compare(replace(seeded, cand=settings[0]), device)
-    stack = ab_run.stack_for(registry, first, listener)
+    stack = ab_run.stack_for(registry, first, listener, request.beside)
     looks = looks_of_family(prepare.looks_up_to(request.max_pairs)[-1])
     budget_s = None if request.budget_s is None else request.budget_s * BUDGET_SHARE
     comparisons = tuple(
@@ -256,6 +257,9 @@ def _preliminaries(
             sampler=sampler,
             cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
             listener=listener,
+            crew=crew_of(
+                member.comparison, executor.frozen, home, time_limit_s=executor.time_limit_s
+            ),
         )
         record = member.spool.record()
         sittings.append(sitting)

@@ -43,6 +43,12 @@ def check(bench: Bench) -> CheckResult:
     return bench.probe("async", op.arguments(bench))
 
 
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    serves = NAME in bench.workload.checks
+    return (bench.probe_task("async", op.arguments(bench)),) if serves else ()
+
+
 def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 - the probes' shape
     """Compare each case's bits in flight with its bits alone, inside the measured process."""
     cases = op.cases_of(task)

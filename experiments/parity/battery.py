@@ -8,7 +8,7 @@ report all the same, with the reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from experiments.parity import (
@@ -29,6 +29,7 @@ from experiments.parity.results import not_run
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import ArmFailure
 from experiments.spec import AbSpec
+from experiments.tasks import Task
 from experiments.workloads.base import Workload
 from levers.base import Lever
 from levers.policy import ParityClass
@@ -49,6 +50,20 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 )
 """The order of the design."""
 
+AHEAD: Mapping[str, Callable[[Bench], Sequence[Task]]] = {
+    op.NAME: op.ahead,
+    determinism.NAME: determinism.ahead,
+    tokens.NAME: tokens.ahead,
+    loss.NAME: loss.ahead,
+    memcheck.NAME: memcheck.ahead,
+    graph.NAME: graph.ahead,
+    async_.NAME: async_.ahead,
+    smoke.NAME: smoke.ahead,
+    rollback.NAME: rollback.ahead,
+    stack.NAME: stack.ahead,
+}
+"""The processes that each check will ask for, as far as that is known beforehand."""
+
 NO_TRUTH = "no check held the candidate against fp64 truth, so lossless cannot be claimed"
 
 
@@ -61,6 +76,7 @@ def run_battery(
     on_check: Callable[[CheckResult], None],
     device_type: str,
     limits: Limits | None = None,
+    ahead: Callable[[Sequence[Task]], None] | None = None,
 ) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
     """Run the checks and say how far the candidate is from the reference.
 
@@ -73,12 +89,16 @@ def run_battery(
         on_check: told of each result as it comes.
         device_type: ``cpu`` or ``cuda``.
         limits: how much is compared.
+        ahead: told, before the first check, of the processes that the checks will ask for, so that
+            ``execute`` may have them at work.
 
     Returns:
         The report, and the arms that failed (the reference's failure first); after a failure the
         remaining checks did not run.
     """
     bench = Bench(spec, lever, workload, execute, device_type, limits)
+    if ahead is not None:
+        ahead(_foreseen(bench, cache))
     results: list[CheckResult] = []
     failures: tuple[ArmFailure, ...] = ()
     stopped = ""
@@ -94,6 +114,21 @@ def run_battery(
     return ParityReport(checks=tuple(results), claimed=spec.policy.claims), failures
 
 
+def _foreseen(bench: Bench, cache: ParityCache | None) -> tuple[Task, ...]:
+    """The processes of all checks whose results are not kept, each once, in their order."""
+    tasks = {
+        task.content_digest(): task
+        for name, _ in CHECKS
+        if cache is None or not cache.has(_key(name, bench, cache))
+        for task in AHEAD[name](bench)
+    }
+    return tuple(tasks.values())
+
+
+def _key(name: str, bench: Bench, cache: ParityCache) -> str:
+    return cache.key(name, bench.spec, repr(bench.limits))
+
+
 def _attempt(
     name: str, check: Check, bench: Bench, cache: ParityCache | None
 ) -> tuple[CheckResult, tuple[ArmFailure, ...]]:
@@ -106,7 +141,7 @@ def _attempt(
 
 def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -> CheckResult:
     """One check from the cache, or run and timed, and kept if it passed."""
-    key = "" if cache is None else cache.key(name, bench.spec, repr(bench.limits))
+    key = "" if cache is None else _key(name, bench, cache)
     kept = None if cache is None else cache.get(key)
     if kept is not None:
         return kept

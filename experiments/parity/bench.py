@@ -129,7 +129,9 @@ class Bench:
         Raises:
             ProcessFailed: the process failed.
         """
-        task = self._task("outputs", arm, levers, arguments, repeat, parameters, seed_step)
+        task = self.output_task(
+            arm, levers, arguments, repeat=repeat, parameters=parameters, seed_step=seed_step
+        )
         key = task.content_digest()
         if key not in self._outputs:
             outputs = self.run(task).outputs
@@ -137,6 +139,36 @@ class Bench:
                 raise ProcessFailed((_failure(task, "crashed", "it left no outputs"),))
             self._outputs[key] = outputs
         return self._outputs[key]
+
+    def output_task(
+        self,
+        arm: Literal["ref", "cand"],
+        levers: tuple[LeverSetting, ...],
+        arguments: Mapping[str, Any],
+        *,
+        repeat: int = 0,
+        parameters: Mapping[str, Scalar] | None = None,
+        seed_step: int = 0,
+    ) -> Task:
+        """The task of :meth:`outputs` with the same arguments."""
+        return self._task("outputs", arm, levers, arguments, repeat, parameters, seed_step)
+
+    def probe_task(self, kind: TaskKind, arguments: Mapping[str, Any]) -> Task:
+        """The task of :meth:`probe` with the same arguments."""
+        return self._task(kind, "cand", (), arguments)
+
+    def measure_task(self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...]) -> Task:
+        """The task of :meth:`measure` with the same arguments."""
+        return self._task("measure", arm, levers, {"smoke": True})
+
+    def digest_tasks(
+        self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...], *, repeat: int = 0
+    ) -> tuple[Task, ...]:
+        """The tasks of :meth:`digests` with the same arguments."""
+        return tuple(
+            self.output_task(arm, levers, asked, repeat=repeat)
+            for asked in self._digests_asked(repeat)
+        )
 
     def digests(
         self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...], *, repeat: int = 0
@@ -148,18 +180,11 @@ class Bench:
         Raises:
             ProcessFailed: a process failed.
         """
-        claims_bits = self.spec.policy.claims is ParityClass.BYTE_EXACT
-        asked: dict[str, Any] = {"want": "digests"}
-        if claims_bits and repeat == 0:
-            asked["repeats"] = BYTE_EXACT_REPEATS
-        counts = concurrencies(self.spec.parameters)
-        if not counts:
-            return self.outputs(arm, levers, asked, repeat=repeat)
-        chosen = sorted({1, max(counts)} if claims_bits else {max(counts)})
         found = [
-            self.outputs(arm, levers, {**asked, "concurrency": count}, repeat=repeat)
-            for count in chosen
+            self.outputs(arm, levers, asked, repeat=repeat) for asked in self._digests_asked(repeat)
         ]
+        if len(found) == 1:
+            return found[0]
         return Outputs(
             digests={key: value for one in found for key, value in one.digests.items()},
             nonfinite={key: value for one in found for key, value in one.nonfinite.items()},
@@ -167,13 +192,24 @@ class Bench:
             unsteady=tuple(sorted({name for one in found for name in one.unsteady})),
         )
 
+    def _digests_asked(self, repeat: int) -> list[dict[str, Any]]:
+        claims_bits = self.spec.policy.claims is ParityClass.BYTE_EXACT
+        asked: dict[str, Any] = {"want": "digests"}
+        if claims_bits and repeat == 0:
+            asked["repeats"] = BYTE_EXACT_REPEATS
+        counts = concurrencies(self.spec.parameters)
+        if not counts:
+            return [asked]
+        chosen = sorted({1, max(counts)} if claims_bits else {max(counts)})
+        return [{**asked, "concurrency": count} for count in chosen]
+
     def probe(self, kind: TaskKind, arguments: Mapping[str, Any]) -> CheckResult:
         """A check that runs inside the measured process.
 
         Raises:
             ProcessFailed: the process failed.
         """
-        task = self._task(kind, "cand", (), arguments)
+        task = self.probe_task(kind, arguments)
         check = self.run(task).check
         if check is None:
             raise ProcessFailed((_failure(task, "crashed", "it left no check result"),))
@@ -185,7 +221,7 @@ class Bench:
         Raises:
             ProcessFailed: the process failed.
         """
-        return self.run(self._task("measure", arm, levers, {"smoke": True}))
+        return self.run(self.measure_task(arm, levers))
 
     def run(self, task: Task) -> TaskResult:
         """Run a task; where a candidate fails, see whether the reference can do the same work.

@@ -45,6 +45,10 @@ class ParityCache:
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
+    def has(self, key: str) -> bool:
+        """Whether a result is kept under this key."""
+        return (self._folder / f"{key}.json").is_file()
+
     def get(self, key: str) -> CheckResult | None:
         """A kept result, marked as cached; None where there is none or it cannot be read."""
         try:

@@ -9,11 +9,12 @@ the op check repeats the operation itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from experiments.parity.bench import Arms, Bench
 from experiments.parity.results import empty, failed, reference_fault
 from experiments.parity_records import CheckResult
-from experiments.tasks import Outputs
+from experiments.tasks import Outputs, Task
 from experiments.values import digest_of
 from levers.policy import ParityClass
 
@@ -28,6 +29,22 @@ def check(bench: Bench) -> CheckResult:
     """
     refs, cands = digests(bench, bench.alone, bench.limits.repeats)
     return judge(refs, cands, demands_bits=bench.demands_bits)
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return digest_tasks(bench, bench.alone, bench.limits.repeats)
+
+
+def digest_tasks(bench: Bench, arms: Arms, repeats: int) -> tuple[Task, ...]:
+    """The processes that :func:`digests` will ask for."""
+    kinds: tuple[Literal["ref", "cand"], ...] = ("ref", "cand")
+    return tuple(
+        task
+        for arm in kinds
+        for k in range(repeats)
+        for task in bench.digest_tasks(arm, arms.of(arm), repeat=k)
+    )
 
 
 def digests(bench: Bench, arms: Arms, repeats: int) -> tuple[list[Outputs], list[Outputs]]:

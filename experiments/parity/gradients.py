@@ -16,7 +16,7 @@ from typing import Literal
 
 from experiments.parity.bench import Arms, Bench
 from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio, times
-from experiments.tasks import Gradient
+from experiments.tasks import Gradient, Task
 from experiments.values import Scalar, digest_of
 from levers.policy import GatingPolicy, ParityClass
 
@@ -28,6 +28,8 @@ BF16_FLOOR = 2.0**-8
 FP32_FLOOR = 2.0**-20
 """Relative errors that are lossless whatever the reference's: half a unit in the last place of a
 bf16 value in [1, 2), and eight units of an fp32 one."""
+
+_WANTED: Mapping[str, object] = {"want": "gradients", "reorder": 0}
 
 REDRAWS = 3
 """Fresh seeds on which a parameter above its bounds is decided."""
@@ -114,6 +116,12 @@ def compare(bench: Bench, arms: Arms) -> Verdict:
     return fresh if fresh.passed < fresh.total else first_after(first, fresh)
 
 
+def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
+    """The processes that :func:`compare` asks for first."""
+    kinds: tuple[Literal["ref", "cand"], ...] = ("ref", "cand")
+    return tuple(bench.output_task(arm, arms.of(arm), _WANTED) for arm in kinds)
+
+
 def tolerance_of(policy: GatingPolicy) -> float | None:
     """Largest relative error of a gradient; None for a lever that claims more than tolerated."""
     if policy.claims is not ParityClass.TOLERATED or policy.tolerance is None:
@@ -140,8 +148,7 @@ def first_after(first: Verdict, fresh: Verdict) -> Verdict:
 def _ask(
     bench: Bench, arm: Literal["ref", "cand"], arms: Arms, *, seed_step: int = 0
 ) -> tuple[Gradient, ...]:
-    wanted = {"want": "gradients", "reorder": 0}
-    return bench.outputs(arm, arms.of(arm), wanted, seed_step=seed_step).gradients
+    return bench.outputs(arm, arms.of(arm), _WANTED, seed_step=seed_step).gradients
 
 
 def _comparable(reference: Sequence[Gradient], candidate: Sequence[Gradient]) -> bool:

@@ -36,11 +36,21 @@ def check(bench: Bench) -> CheckResult:
     Raises:
         ProcessFailed: the process failed.
     """
+    reason = _why_not(bench)
+    return not_run(NAME, reason) if reason else bench.probe("graph", op.arguments(bench))
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return () if _why_not(bench) else (bench.probe_task("graph", op.arguments(bench)),)
+
+
+def _why_not(bench: Bench) -> str:
     if bench.device_type != "cuda":
-        return not_run(NAME, f"needs CUDA, this is {bench.device_type}")
+        return f"needs CUDA, this is {bench.device_type}"
     if bench.spec.parameters.get("graph") != "on":
-        return not_run(NAME, "this run captures no CUDA graph")
-    return bench.probe("graph", op.arguments(bench))
+        return "this run captures no CUDA graph"
+    return ""
 
 
 def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 - the probes' shape

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from experiments.parity import gradients
 from experiments.parity.bench import Arms, Bench
@@ -22,7 +23,7 @@ from experiments.parity.determinism import nonfinite
 from experiments.parity.gradients import Verdict
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity_records import CheckResult
-from experiments.tasks import Outputs
+from experiments.tasks import Outputs, Task
 from experiments.values import Scalar, digest_of
 from levers.policy import ParityClass
 
@@ -30,6 +31,8 @@ NAME = "loss"
 
 TRUTH = "loss-truth"
 """Among a workload's checks where it can train the reference in fp64 (``truth`` of its losses)."""
+
+Arm: TypeAlias = Literal["ref", "cand"]
 
 SPREAD_FACTOR = 3.0
 """The candidate's curve may be this much further from the reference's than its own repeats are.
@@ -81,11 +84,33 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
     return judge(name, curve, parameters)
 
 
-def _losses(bench: Bench, arm: str, arms: Arms, reorder: int, *, repeat: int = 0) -> Outputs:
-    wanted = {"want": "losses", "reorder": reorder}
-    if arm == "ref":
-        return bench.outputs("ref", arms.ref, wanted, repeat=repeat)
-    return bench.outputs("cand", arms.cand, wanted, repeat=repeat)
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return tasks(bench, bench.alone) if NAME in bench.workload.checks else ()
+
+
+def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
+    """The processes that :func:`run` will ask for, unless more draws are needed."""
+    reorderings = bench.limits.reorderings
+    return (
+        _loss_task(bench, "ref", arms, 0),
+        _loss_task(bench, "ref", arms, 0, repeat=1),
+        *(_loss_task(bench, "ref", arms, k) for k in range(1, 1 + reorderings)),
+        _loss_task(bench, "cand", arms, 0),
+        *gradients.tasks(bench, arms),
+    )
+
+
+def _loss_task(bench: Bench, arm: Arm, arms: Arms, reorder: int, *, repeat: int = 0) -> Task:
+    return bench.output_task(arm, arms.of(arm), _wanted(reorder), repeat=repeat)
+
+
+def _losses(bench: Bench, arm: Arm, arms: Arms, reorder: int, *, repeat: int = 0) -> Outputs:
+    return bench.outputs(arm, arms.of(arm), _wanted(reorder), repeat=repeat)
+
+
+def _wanted(reorder: int) -> dict[str, object]:
+    return {"want": "losses", "reorder": reorder}
 
 
 def _fault(

@@ -1,10 +1,10 @@
-"""Check 5, ``memcheck``: compute-sanitizer over the candidate's op cases, in a process of its own.
+"""Check 5, ``memcheck``: compute-sanitizer over the candidate's op cases, in processes of its own.
 
 PyTorch's caching allocator is off, so that an access beyond a tensor is an access beyond an
 allocation, and ``expandable_segments`` is taken out of its configuration, which would report writes
-that are right. A planted stray write must be found first: a sanitizer that cannot see it has no
-power here. Of many cases a few are taken (:mod:`experiments.parity.memcheck_choice`), and the check
-says how many.
+that are right. A planted stray write must be found: a sanitizer that cannot see it has no power
+here. The tools run side by side. Of many cases a few are taken
+(:mod:`experiments.parity.memcheck_choice`), and the check says how many.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,11 +53,21 @@ def check(bench: Bench) -> CheckResult:
     Raises:
         ProcessFailed: the process failed.
     """
+    reason = _why_not(bench)
+    return not_run(NAME, reason) if reason else bench.probe("memcheck", op.arguments(bench))
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return () if _why_not(bench) else (bench.probe_task("memcheck", op.arguments(bench)),)
+
+
+def _why_not(bench: Bench) -> str:
     if bench.device_type != "cuda":
-        return not_run(NAME, f"needs CUDA, this is {bench.device_type}")
+        return f"needs CUDA, this is {bench.device_type}"
     if find_sanitizer() is None:
-        return not_run(NAME, f"needs {SANITIZER}, which is not on PATH nor in {USUAL_FOLDER}")
-    return bench.probe("memcheck", op.arguments(bench))
+        return f"needs {SANITIZER}, which is not on PATH nor in {USUAL_FOLDER}"
+    return ""
 
 
 def find_sanitizer() -> str | None:
@@ -82,8 +93,11 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
         path.write_text(task.model_dump_json())
-        control = run_tool(sanitizer, "memcheck", ["--control"], variables)
-        reports = [run_tool(sanitizer, tool, [str(path)], variables) for tool in TOOLS]
+        asked = [("memcheck", ["--control"]), *((tool, [str(path)]) for tool in TOOLS)]
+        with ThreadPoolExecutor(len(asked)) as together:
+            control, *reports = together.map(
+                lambda one: run_tool(sanitizer, one[0], one[1], variables), asked
+            )
     taken = len(chosen(cases)), len(cases)
     return judge(control, dict(zip(TOOLS, reports, strict=True)), stripped, taken)
 

@@ -47,6 +47,11 @@ def check(bench: Bench) -> CheckResult:
     return bench.probe("op", arguments(bench))
 
 
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return (bench.probe_task("op", arguments(bench)),)
+
+
 def arguments(bench: Bench) -> dict[str, Any]:
     """What a probe of the operation must know of the comparison and its policy."""
     policy = bench.spec.policy

@@ -13,7 +13,7 @@ from experiments.parity.determinism import changing
 from experiments.parity.results import empty
 from experiments.parity_records import CheckResult
 from experiments.spec import LeverSetting
-from experiments.tasks import Outputs
+from experiments.tasks import Outputs, Task
 from experiments.values import digest_of
 from levers.base import OFF
 from levers.policy import ParityClass
@@ -30,7 +30,7 @@ def check(bench: Bench) -> CheckResult:
     Raises:
         ProcessFailed: a process failed.
     """
-    off = (LeverSetting(lever=bench.lever.name, setting=OFF),)
+    off = _off(bench)
     plain = bench.digests("ref", ())
     switched = bench.digests("ref", off)
     unsteady: list[str] = []
@@ -40,6 +40,15 @@ def check(bench: Bench) -> CheckResult:
         if unsteady:
             unsteady = _asked_again(bench, off, [plain, *again], [switched])
     return judge(plain, switched, unsteady)
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for, unless an output differs."""
+    return (*bench.digest_tasks("ref", ()), *bench.digest_tasks("ref", _off(bench)))
+
+
+def _off(bench: Bench) -> tuple[LeverSetting, ...]:
+    return (LeverSetting(lever=bench.lever.name, setting=OFF),)
 
 
 def _asked_again(

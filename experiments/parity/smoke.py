@@ -7,7 +7,7 @@ import math
 from experiments.parity.bench import Bench
 from experiments.parity.results import empty, failed
 from experiments.parity_records import CheckResult
-from experiments.tasks import Measurement
+from experiments.tasks import Measurement, Task
 
 NAME = "smoke"
 
@@ -21,6 +21,11 @@ def check(bench: Bench) -> CheckResult:
     result = bench.measure("cand", bench.alone.cand)
     axes = [axis.name for axis in bench.workload.axes(bench.spec.parameters)]
     return judge(axes, result.measurement)
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return (bench.measure_task("cand", bench.alone.cand),)
 
 
 def judge(axes: list[str], measurement: Measurement | None) -> CheckResult:

@@ -12,6 +12,7 @@ from experiments.parity import determinism, loss, tokens
 from experiments.parity.bench import Bench
 from experiments.parity.results import not_run
 from experiments.parity_records import CheckResult
+from experiments.tasks import Task
 from experiments.values import digest_of
 from levers.policy import ParityClass
 
@@ -34,6 +35,18 @@ def check(bench: Bench) -> CheckResult:
     if parts[-1].status == "passed" and loss.NAME in bench.workload.checks:
         parts.append(loss.run(bench, arms, NAME))
     return merge(parts, arms.name)
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    if not bench.spec.stack:
+        return ()
+    arms = bench.stacked
+    return (
+        *determinism.digest_tasks(bench, arms, repeats=1),
+        *(() if tokens.no_claim(bench) else tokens.tasks(bench, arms)),
+        *(loss.tasks(bench, arms) if loss.NAME in bench.workload.checks else ()),
+    )
 
 
 def merge(parts: Sequence[CheckResult], names: str) -> CheckResult:

@@ -22,7 +22,7 @@ from experiments.parity.bench import Arms, Bench, concurrencies
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity.streams import Choice, Compared, apart, compare, merge
 from experiments.parity_records import CheckResult
-from experiments.tasks import Outputs
+from experiments.tasks import Outputs, Task
 from experiments.values import Scalar
 from levers.policy import GatingPolicy, ParityClass
 
@@ -48,6 +48,24 @@ def check(bench: Bench) -> CheckResult:
     """
     reason = no_claim(bench)
     return not_run(NAME, reason) if reason else run(bench, bench.alone, NAME)
+
+
+def ahead(bench: Bench) -> tuple[Task, ...]:
+    """The processes that :func:`check` will ask for."""
+    return () if no_claim(bench) else tasks(bench, bench.alone)
+
+
+def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
+    """The processes that :func:`run` will ask for, unless a stream differs."""
+    return tuple(
+        task
+        for mode in modes(bench)
+        for task in (
+            _token_task(bench, "ref", arms, mode),
+            _token_task(bench, "ref", arms, repeated(bench, mode), repeat=1),
+            _token_task(bench, "cand", arms, mode),
+        )
+    )
 
 
 def no_claim(bench: Bench) -> str:
@@ -103,6 +121,14 @@ def repeated(bench: Bench, mode: Mode) -> Mode:
         return mode
     some = min(bench.limits.prompts, max(FEWEST_REPEATED, bench.limits.prompts // 4))
     return replace(mode, arguments={**mode.arguments, "prompts": some})
+
+
+def _token_task(
+    bench: Bench, arm: Literal["ref", "cand"], arms: Arms, mode: Mode, *, repeat: int = 0
+) -> Task:
+    return bench.output_task(
+        arm, arms.of(arm), mode.arguments, repeat=repeat, parameters=mode.parameters
+    )
 
 
 def _ask(

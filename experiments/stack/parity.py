@@ -8,7 +8,7 @@ every parameter, each arm against truth, and where the workload has no loss its 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from experiments.parity import determinism, loss, tokens
 from experiments.parity.battery import NO_TRUTH
@@ -85,6 +85,38 @@ def held(
             cache.put(key, result)
     on_check(result)
     return ParityReport(checks=(result,), claimed=spec.policy.claims), failures
+
+
+def foreseen(
+    rows: Iterable[tuple[Comparison, Sequence[LeverSetting]]], cache: ParityCache | None
+) -> tuple[Task, ...]:
+    """The processes that :func:`held` will ask for over all rows, each once.
+
+    Args:
+        rows: each row as an A/B, with its levers.
+        cache: kept results, whose processes are left out, or None.
+    """
+    tasks: dict[str, Task] = {}
+    for comparison, levers in rows:
+        spec = comparison.spec
+        bench = Bench(spec, comparison.lever, comparison.workload, _never, spec.device_type)
+        key = "" if cache is None else cache.key(CACHED_AS, spec, repr(bench.limits))
+        if cache is None or not cache.has(key):
+            asked = _tasks(bench, Arms((), tuple(levers)))
+            tasks |= {task.content_digest(): task for task in asked}
+    return tuple(tasks.values())
+
+
+def _never(task: Task) -> TaskResult:
+    raise AssertionError(f"a {task.kind} was run where it should only be foreseen")
+
+
+def _tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
+    """The processes of :func:`_compared`."""
+    if loss.NAME in bench.workload.checks:
+        return loss.tasks(bench, arms)
+    digests = determinism.digest_tasks(bench, arms, repeats=1)
+    return digests if tokens.no_claim(bench) else (*digests, *tokens.tasks(bench, arms))
 
 
 def refusal(report: ParityReport, demanded: ParityClass) -> str:

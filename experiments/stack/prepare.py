@@ -103,7 +103,7 @@ def resolved(
         levers = default_on(registry, workload, parameters, device, listener)
     declared = [catalog.get(one.lever) for one in levers]
     facts = facts_of(workload, parameters, device)
-    _refuse(levers, declared, facts)
+    refuse(levers, declared, facts)
     return _fixed(request, workload, parameters, device, levers, declared)
 
 
@@ -132,8 +132,8 @@ def facts_of(workload: Workload, parameters: Mapping[str, Scalar], device: Devic
     return RunFacts(device.facts.device_type, workload.name, parameters, sites)
 
 
-def typed(texts: Sequence[str]) -> tuple[LeverSetting, ...]:
-    """The levers as typed, ``name=setting``, in their order.
+def typed(texts: Sequence[str], option: str = "--levers") -> tuple[LeverSetting, ...]:
+    """The levers as typed with an option, ``name=setting``, in their order.
 
     Raises:
         UsageError: one has no setting, is off, or is named twice.
@@ -145,7 +145,7 @@ def typed(texts: Sequence[str]) -> tuple[LeverSetting, ...]:
         checked = lever.settings.check(lever.name, setting.strip() or "on")
         if checked == OFF:
             raise BadSetting(
-                f"{lever.name}={OFF} adds nothing to a stack", cure="leave it out of --levers"
+                f"{lever.name}={OFF} adds nothing to a stack", cure=f"leave it out of {option}"
             )
         found.append(LeverSetting(lever=lever.name, setting=checked))
     names = [one.lever for one in found]
@@ -211,8 +211,12 @@ def wider(tolerances: Sequence[Tolerance]) -> Tolerance | None:
     )
 
 
-def _refuse(levers: Sequence[LeverSetting], declared: Sequence[Lever], facts: RunFacts) -> None:
-    """Refuse levers that have no place here, or that claim one site without saying so."""
+def refuse(levers: Sequence[LeverSetting], declared: Sequence[Lever], facts: RunFacts) -> None:
+    """Refuse levers that have no place here, or that claim one site without saying so.
+
+    Raises:
+        UsageError: one of them does.
+    """
     for one, lever in zip(levers, declared, strict=True):
         if facts.workload not in lever.workloads:
             raise LeverConflict(

@@ -12,14 +12,11 @@ from pathlib import Path
 from experiments import ab_run, environment, locks, preflight
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
-from experiments.heartbeat import running
 from experiments.home import Home, make_folder
 from experiments.lanes import Lanes, executor_for
-from experiments.parity.cache import FOLDER as CACHE_FOLDER
-from experiments.parity.cache import ParityCache
 from experiments.prepare import Comparison
 from experiments.ranks.needs import needs_of
-from experiments.records import ArmFailure, Environment
+from experiments.records import Environment
 from experiments.registry.store import Registry
 from experiments.requests import Listener
 from experiments.roofline.task import profiled
@@ -30,7 +27,7 @@ from experiments.spec import ranks_of
 from experiments.spool import Spool, new_run_id
 from experiments.stack import prepare as stack_prepare
 from experiments.stack import store as stack_store
-from experiments.stack.parity import Remembered, held, refusal
+from experiments.stack.hold import hold, refused
 from experiments.stack.plan import FEWEST_BLOCKS
 from experiments.stack.prepare import Stack
 from experiments.stack.records import StackRecord
@@ -178,10 +175,10 @@ def _measured(
     began = time.monotonic()
     comparison = stack.comparison(stack.spec.rows[stack.spec.whole])
     with _measuring(comparison, home, listener) as (executor, sampler):
-        _hold(stack, cells, executor, _cache(home, head), listener)
-        refused = _refused(stack, cells)
-        if refused:
-            faults: tuple[tuple[str, str], ...] = (("parity-failed", refused),)
+        hold(stack, cells, executor, home, head, listener)
+        why = refused(stack, cells)
+        if why:
+            faults: tuple[tuple[str, str], ...] = (("parity-failed", why),)
             return _record(head, cells, "parity did not pass", faults, began)
         stage = Stage(
             spec=stack.spec,
@@ -218,47 +215,6 @@ def _measuring(
         executor_for(spec, frozen, home.work, time_limit_s=limit_s, sampler=sampler) as executor,
     ):
         yield executor, sampler
-
-
-def _cache(home: Home, head: StackRecord) -> ParityCache:
-    here = head.environment
-    return ParityCache(home.root / CACHE_FOLDER, f"{here.device_kind} {here.stack}")
-
-
-def _hold(
-    stack: Stack,
-    cells: list[Cell],
-    executor: Executor | Lanes,
-    cache: ParityCache,
-    listener: Listener,
-) -> None:
-    """Parity of each row, the whole stack first; a row that fails it is never timed."""
-    listener.on_stage("parity", "is each set of levers as right as none?")
-    execute = Remembered(running(executor, listener))
-    for cell in sorted(cells, key=lambda cell: cell.row.index != stack.spec.whole):
-        if not cell.row.levers or cell.parity() is not None:
-            continue
-        comparison = stack.comparison(cell.row)
-        levers = cell.row.levers
-        report, failures = held(comparison, levers, execute, cache, listener.on_check)
-        for failure in failures:
-            cell.spool.failure(failure)
-        why = refusal(report, stack.spec.demands)
-        cell.spool.parity(report)
-        if why and not failures:
-            cell.spool.failure(ArmFailure(arm="cand", kind="unmet", stage="parity", message=why))
-        if why and cell.row.index == stack.spec.whole:
-            return
-
-
-def _refused(stack: Stack, cells: list[Cell]) -> str:
-    """Why the whole table shows no speed: parity of a step of the waterfall did not pass."""
-    for cell in reversed(cells[: stack.spec.whole + 1]):
-        report = cell.parity()
-        why = "" if report is None else refusal(report, stack.spec.demands)
-        if why:
-            return f"{cell.row.name}: {why}"
-    return ""
 
 
 def _limits(spool: Spool, executor: Executor | Lanes, sampler: Sampler) -> Limits:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,25 @@ def _sleepers() -> list[int]:
         except psutil.Error:
             continue
     return found
+
+
+def test_what_runs_can_be_ended_from_another_thread(executor: Executor) -> None:
+    began, ended = time.monotonic(), threading.Event()
+
+    def end() -> None:
+        while not ended.wait(0.2):
+            executor.interrupt()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    try:
+        with pytest.raises(ServerDied):
+            executor.run(runs.task(runs.spec("planted_hanging")), timeout_s=60.0)
+    finally:
+        ended.set()
+        ending.join()
+    assert time.monotonic() - began < 20
+    assert outcome(executor, "planted_same").startswith("None")
 
 
 def test_a_new_block_has_a_new_server(executor: Executor) -> None:

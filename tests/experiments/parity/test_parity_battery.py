@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from experiments.parity import memcheck
 from experiments.parity.battery import CHECKS, run_battery
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import failed
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import ArmFailure
-from experiments.spec import AbSpec
+from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Task, TaskResult
 from levers.policy import ParityClass, Tolerance
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, for_arm, passed, spec
@@ -179,3 +180,61 @@ def test_a_cache_that_cannot_be_written_is_said_and_costs_nothing(tmp_path: Path
 def test_the_parents_half_of_the_battery_imports_no_torch() -> None:
     code = "import sys, experiments.parity.battery; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _asked(arms: FakeArms) -> list[str]:
+    return sorted(task.content_digest() for task in arms.asked)
+
+
+@pytest.mark.parametrize("claims", [ParityClass.LOSSLESS, ParityClass.BYTE_EXACT])
+@pytest.mark.parametrize("stack", [(), (LeverSetting(lever="other", setting="on"),)])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_the_processes_that_the_checks_ask_for_are_known_beforehand(
+    claims: ParityClass,
+    stack: tuple[LeverSetting, ...],
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memcheck, "find_sanitizer", lambda: "sanitizer")
+    asked = spec(
+        claims=claims,
+        stack=stack,
+        device=device,
+        parameters={"concurrency": "1,4", "graph": "on", "model": "trained"},
+    )
+    arms = FakeArms()
+    ahead: list[Task] = []
+    report, failures = run_battery(
+        asked,
+        FakeLever(),
+        FakeWorkload(),
+        arms,
+        None,
+        lambda check: None,
+        asked.device_type,
+        ahead=ahead.extend,
+    )
+    assert failures == ()
+    assert {check.status for check in report.checks} <= {"passed", "not-run"}
+    assert len(ahead) > 10
+    assert sorted(task.content_digest() for task in ahead) == _asked(arms)
+
+
+def test_what_is_kept_is_not_started_ahead(tmp_path: Path) -> None:
+    cache = ParityCache(tmp_path / "parity", "stack")
+    ahead: list[Task] = []
+    for _ in range(2):
+        ahead.clear()
+        arms = FakeArms()
+        run_battery(
+            spec(),
+            FakeLever(),
+            FakeWorkload(),
+            arms,
+            cache,
+            lambda check: None,
+            "cpu",
+            ahead=ahead.extend,
+        )
+    assert ahead == []
+    assert arms.asked == []

@@ -1,0 +1,181 @@
+"""Several untimed processes at once: what the parity checks will ask for is started beforehand.
+
+The checks stay a sequence: they ask for one process after the other, and what was started ahead is
+then done or under way. Nothing here is timed, so that processes beside each other do no harm, with
+one exception: memory. Each process has a size, and only what fits beside the others is started. A
+process that fails beside others is run again alone, so that no failure is another one's fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol
+
+from experiments.executor import Execution
+from experiments.server_process import ServerDied
+from experiments.tasks import Task, TaskResult
+
+INTERRUPT_AGAIN_S = 1.0
+"""A thread may just have been about to start its process."""
+
+
+class Hand(Protocol):
+    """What one thread runs its tasks with (:class:`experiments.executor.Executor`)."""
+
+    def run(self, task: Task, timeout_s: float | None = None) -> Execution:
+        """Run one task in a fresh process."""
+
+    def interrupt(self) -> None:
+        """End what runs, from another thread."""
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A task on its way: ``crowded`` once another ran beside it, ``alone`` if none may."""
+
+    task: Task
+    size: float
+    state: Literal["waiting", "running", "done"] = "waiting"
+    awaited: bool = False
+    crowded: bool = False
+    alone: bool = False
+    result: TaskResult | None = None
+    error: ServerDied | None = None
+
+
+class Crew:
+    """Runs tasks on several hands; called with a task, it gives that task's result.
+
+    Args:
+        hands: what the tasks run with, entered and left here; one thread for each.
+        size_of: the memory that a task may take, in the unit of ``room``.
+        room: the memory there is; a task larger than that runs by itself.
+    """
+
+    def __init__(
+        self,
+        hands: Sequence[AbstractContextManager[Hand]],
+        size_of: Callable[[Task], float],
+        room: float = math.inf,
+    ) -> None:
+        self._size_of, self._room = size_of, room
+        self._jobs: list[_Job] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._stack = contextlib.ExitStack()
+        self._waiting_hands = tuple(hands)
+        self._hands: list[Hand] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Crew:
+        with contextlib.ExitStack() as unless_all_start:
+            for waiting in self._waiting_hands:
+                self._hands.append(unless_all_start.enter_context(waiting))
+            self._stack = unless_all_start.pop_all()
+        for hand in self._hands:
+            thread = threading.Thread(target=self._work, args=(hand,), name="crew", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End what still runs: nobody asked for it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for hand, thread in zip(self._hands, self._threads, strict=True):
+            while thread.is_alive():
+                hand.interrupt()
+                thread.join(INTERRUPT_AGAIN_S)
+        self._stack.close()
+
+    def ahead(self, tasks: Iterable[Task]) -> None:
+        """Start these as soon as there is room; each answers one later call."""
+        with self._changed:
+            self._jobs += [_Job(task, self._size_of(task)) for task in tasks]
+            self._changed.notify_all()
+
+    def __call__(self, task: Task) -> TaskResult:
+        """The result of the task, which is started now where it was not started ahead.
+
+        Raises:
+            ServerDied: what starts the processes ended.
+        """
+        with self._changed:
+            job = self._known(task)
+            job.awaited = True
+            self._changed.notify_all()
+            while job.state != "done":
+                self._changed.wait()
+            self._jobs.remove(job)
+        if job.error is not None:
+            raise job.error
+        assert job.result is not None, "a job that is done has a result or an error"
+        return job.result
+
+    def _known(self, task: Task) -> _Job:
+        key = task.content_digest()
+        for job in self._jobs:
+            if not job.awaited and job.task.content_digest() == key:
+                return job
+        job = _Job(task, self._size_of(task))
+        self._jobs.append(job)
+        return job
+
+    def _work(self, hand: Hand) -> None:
+        while (job := self._take()) is not None:
+            result, error = None, None
+            try:
+                result = hand.run(job.task).result
+            except ServerDied as died:
+                error = died
+            self._put_back(job, result, error)
+
+    def _take(self) -> _Job | None:
+        """The next job of a thread, waiting for one that may start; None at the end."""
+        with self._changed:
+            while not self._closed:
+                job = self._next()
+                if job is not None:
+                    job.state = "running"
+                    running = self._running()
+                    for one in running:
+                        one.crowded |= len(running) > 1
+                    return job
+                self._changed.wait()
+        return None
+
+    def _next(self) -> _Job | None:
+        """The first that may start now; what is asked for already comes first."""
+        running = self._running()
+        waiting = [job for job in self._jobs if job.state == "waiting"]
+        alone = [job for job in waiting if job.alone]
+        if alone or any(job.alone for job in running):
+            return alone[0] if alone and not running else None
+        room = self._room - sum(job.size for job in running)
+        fitting = [job for job in waiting if job.size <= room or not running]
+        return min(fitting, key=lambda job: not job.awaited, default=None)
+
+    def _running(self) -> list[_Job]:
+        return [job for job in self._jobs if job.state == "running"]
+
+    def _put_back(self, job: _Job, result: TaskResult | None, error: ServerDied | None) -> None:
+        """Keep how a job ended; one that failed beside others waits to be run again alone."""
+        failed = result is None or result.failure is not None
+        with self._changed:
+            if failed and job.crowded and not job.alone and not self._closed:
+                job.alone, job.state = True, "waiting"
+            else:
+                job.result, job.error, job.state = result, error, "done"
+            self._changed.notify_all()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import pipeline
+from experiments.environment import cpu_device
+from experiments.parity_crew import LIGHT_SHARE, ON_A_GPU, sizes_of, usual_jobs
+from experiments.requests import AbRequest, SilentListener
+from experiments.run_record import RunRecord
+from experiments.tasks import Task
+from tests.support import runs
+
+GB = 10**9
+
+
+def asked(kind: str, **arguments: object) -> Task:
+    return runs.task(runs.spec(), kind).model_copy(update={"arguments": arguments})
+
+
+def test_what_runs_the_whole_workload_takes_what_the_workload_needs() -> None:
+    size_of = sizes_of(140 * GB, 106 * GB)
+    assert size_of(asked("measure", smoke=True)) == 106 * GB
+    assert size_of(asked("outputs", want="digests")) == 106 * GB
+    light = 140 * GB * LIGHT_SHARE
+    assert size_of(asked("outputs", want="losses")) == light
+    assert size_of(asked("op")) == light
+    assert sizes_of(140 * GB, 1 * GB)(asked("measure")) == light
+
+
+def test_a_cpu_runs_its_parity_processes_one_by_one() -> None:
+    assert usual_jobs(cpu_device(), 1) == 1
+    assert ON_A_GPU > 1
+
+
+def verdict(monkeypatch: pytest.MonkeyPatch, home: Path, lever: str, jobs: int | None) -> RunRecord:
+    monkeypatch.setenv("LEVERGATE_HOME", str(home))
+    request = AbRequest(lever=lever, cand="on", settings={"clock": "virtual"}, parity_jobs=jobs)
+    return pipeline.ab(request, SilentListener(), mirror=False)
+
+
+@pytest.mark.parametrize("lever", ["planted_fast", "planted_wrong"])
+def test_a_verdict_does_not_hang_on_how_many_parity_processes_are_at_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lever: str
+) -> None:
+    runs.use_stub(monkeypatch)
+    monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    one = verdict(monkeypatch, tmp_path / "one", lever, None)
+    three = verdict(monkeypatch, tmp_path / "three", lever, 3)
+    assert one.parity is not None
+    assert three.parity is not None
+    seen = [
+        [(check.name, check.status, check.passed, check.digest) for check in parity.checks]
+        for parity in (one.parity, three.parity)
+    ]
+    assert seen[0] == seen[1]
+    assert one.decision is not None
+    assert three.decision is not None
+    assert one.decision.outcome == three.decision.outcome
+    assert not list((tmp_path / "three").glob("work/tasks-*"))
