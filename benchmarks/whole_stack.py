@@ -15,6 +15,7 @@ from experiments.spec import LeverSetting
 from experiments.stack.prepare import policy_of, typed
 from levers import catalog
 from levers.base import OFF, Facts, Lever, OpCase, Settings, Site, claims
+from levers.errors import UsageError
 from levers.policy import GatingPolicy
 from levers.source import source_digest
 
@@ -29,9 +30,13 @@ class Together:
     members: tuple[LeverSetting, ...]
     name: str = NAME
     settings: Settings = field(default_factory=lambda: Settings((OFF, ON)))
-    env: str = "LEVER_WHOLE_STACK"
     supersedes: tuple[str, ...] = ()
     composes_with: tuple[str, ...] = ()
+
+    @property
+    def env(self) -> str:
+        """The kill switch of the set; its members' own are set beside it."""
+        return f"LEVER_{self.name.upper()}"
 
     @property
     def levers(self) -> tuple[Lever, ...]:
@@ -69,10 +74,13 @@ class Together:
         )
 
     def environment(self, setting: str) -> Mapping[str, str]:
+        """What its members declare. Their own kill switches would say nothing that the set's does
+        not, and a declared variable costs each process a fresh interpreter.
+        """
         del setting
         found: dict[str, str] = {}
         for one, lever in self._pairs():
-            found |= {**lever.environment(one.setting), lever.env: one.setting}
+            found |= lever.environment(one.setting)
         return found
 
     def enable(self, site: Site, setting: str) -> object:
@@ -115,26 +123,32 @@ class Together:
         yield from zip(self.members, self.levers, strict=True)
 
 
-def together(*texts: str) -> Together:
-    """The lever of a set, ``name=setting`` each, in the order in which they are enabled."""
-    return Together(typed(texts))
+def together(*texts: str, name: str = NAME) -> Together:
+    """The lever of a set, ``lever=setting`` each, in the order in which they are enabled."""
+    return Together(typed(texts), name)
 
 
-def plugin(folder: Path, texts: Sequence[str]) -> Path:
+def plugin(folder: Path, texts: Sequence[str], name: str = NAME) -> Path:
     """Write the set's lever file into a folder for ``LEVERGATE_LEVERS``.
 
     Raises:
-        UsageError: a member is unknown, off, or conflicts with another.
+        UsageError: a member is unknown, off, or conflicts with another; or no lever can have that
+            name.
     """
-    whole = together(*texts)
+    taken = {target.removesuffix(":LEVER").rpartition(".")[2] for target in catalog.BUILT_IN}
+    if not name.isidentifier() or name in taken:
+        raise UsageError(
+            f"a set of levers cannot be named {name!r}", cure="use a free name, such as block_rows"
+        )
+    folder.mkdir(parents=True, exist_ok=True)  # the catalog reads it where it is already named
+    whole = together(*texts, name=name)
     claims(whole.levers)
     named = "".join(f"    {str(one)!r},\n" for one in whole.members)
     digests = "".join(f"    {lever.name!r}: {source_digest(lever)!r},\n" for lever in whole.levers)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{NAME}.py"
+    path = folder / f"{name}.py"
     path.write_text(
-        f'"""The whole stack as one lever: {whole.summary}."""\n\n'
+        f'"""Several levers as one: {whole.summary}."""\n\n'
         "from benchmarks.whole_stack import together\n\n"
-        f"SOURCES = {{\n{digests}}}\n\nLEVER = together(\n{named})\n"
+        f"SOURCES = {{\n{digests}}}\n\nLEVER = together(\n{named}    name={name!r},\n)\n"
     )
     return path

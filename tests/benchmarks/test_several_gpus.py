@@ -167,7 +167,23 @@ def test_a_set_of_levers_becomes_one_that_is_bound_to_their_sources(
     assert site.launch is not found
     lever.disable(site, undo)
     assert site.launch is found
-    assert lever.environment("on")[member.env] == "on"
+    assert lever.environment("on") == member.environment("on") == {}  # its processes are forked
+    assert (lever.env, member.env) == ("LEVER_WHOLE_STACK", "LEVER_SEGMENT_SUM_BROADCAST")
+
+
+def test_a_set_may_have_a_name_of_its_own_but_not_a_levers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = ["fused_modulate=on", "fused_gate_residual=on"]
+    whole_stack.plugin(tmp_path, members, "block_fusion")
+    whole_stack.plugin(tmp_path, members[:1])
+    monkeypatch.setenv("LEVERGATE_LEVERS", str(tmp_path))
+    lever = catalog.get("block_fusion")
+    assert (lever.name, lever.env) == ("block_fusion", "LEVER_BLOCK_FUSION")
+    assert lever.summary == " + ".join(members)
+    for taken in ("fused_modulate", "block fusion"):
+        with pytest.raises(UsageError, match="cannot be named"):
+            whole_stack.plugin(tmp_path, members, taken)
 
 
 def test_a_set_with_an_unknown_lever_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""What a step of :mod:`.h200_training` left: its run or stack, in one line and as bundles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.h200_training_steps import Step
+from experiments import bundles, order_view, profile_store, screen_run, spool_reader
+from experiments.home import Home
+from experiments.run_record import RunRecord
+from experiments.screen_records import ScreenRecord
+from experiments.stack import store as stack_store
+from experiments.stack.records import StackRecord
+from experiments.stack.view import gain_text
+from experiments.view.verdict import view
+
+
+def home_at(root: Path) -> Home:
+    """The home in a folder, to read."""
+    return Home(root, root / "locks")
+
+
+def runs_of(root: Path) -> list[RunRecord]:
+    """All runs of a home, oldest first."""
+    runs = home_at(root).runs
+    return [spool_reader.load(runs, one).record for one in spool_reader.run_ids(runs)]
+
+
+def stacks_of(root: Path) -> list[StackRecord]:
+    """All stacks of a home, oldest first."""
+    home = home_at(root)
+    return [stack_store.load(stack_store.find(home, one)) for one in stack_store.ids(home)]
+
+
+def unfinished(root: Path, kind: str) -> str:
+    """The last run or stack that was begun and has no last word; empty where there is none."""
+    if kind == "ab":
+        found = [one.run_id for one in runs_of(root)[-1:] if one.status != "decided"]
+    elif kind == "stack":
+        found = [one.stack_id for one in stacks_of(root)[-1:] if one.status == "running"]
+    else:
+        found = []
+    return found[0] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is said of a step.
+
+    Attributes:
+        run: id of its run or stack; empty where it has none.
+        text: one line.
+        more: further fields for the summary.
+    """
+
+    run: str = ""
+    text: str = ""
+    more: Mapping[str, Any] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """For the journal."""
+        return {"run": self.run, "text": self.text, **(self.more or {})}
+
+
+def export(root: Path, folder: Path) -> None:
+    """Write the bundles of what is decided and measured in a home."""
+    home = home_at(root)
+    for run in runs_of(root):
+        if run.status == "decided":
+            path = folder / f"{root.name}-{run.run_id}.json"
+            bundles.export(run, path, profile_store.found(home, run.run_id))
+    for stack in stacks_of(root):
+        if stack.status in ("measured", "refused"):
+            stack_store.export(stack, folder / f"{root.name}-{stack.stack_id}.json")
+    for screen in sorted((root / screen_run.SCREENS).glob("*.json")):
+        (folder / f"{root.name}-{screen.name}").write_bytes(screen.read_bytes())
+
+
+def evidence_of(root: Path, step: Step, look: Path) -> Evidence:
+    """What the last run, stack or look of a step says."""
+    if step.kind == "ab" and (runs := runs_of(root)):
+        return _of_run(runs[-1])
+    if step.kind == "stack" and (stacks := stacks_of(root)):
+        return _of_stack(stacks[-1])
+    if step.kind == "screen" and (screens := sorted((root / screen_run.SCREENS).glob("*.json"))):
+        return _of_screen(ScreenRecord.model_validate_json(screens[-1].read_bytes()))
+    if step.kind == "look" and look.exists():
+        return _of_look(json.loads(look.read_text()))
+    return Evidence()
+
+
+def _of_run(record: RunRecord) -> Evidence:
+    shown = view(record)
+    facts = dict(shown.facts)
+    checks = record.parity.checks if record.parity else ()
+    parity = {one.name: round(one.seconds, 1) for one in checks if one.status != "not-run"}
+    text = f"{shown.label} ({record.decision.reason})" if record.decision else "not decided"
+    effect = facts.get("effect", "")
+    more = {
+        "outcome": record.decision.outcome.value if record.decision else None,
+        "reason": record.decision.reason if record.decision else None,
+        "detail": record.decision.detail if record.decision else None,
+        "effect": effect,
+        "samples": len(record.samples),
+        "parity_s": parity,
+        "samples_s": [round(one.wall_s, 1) for one in record.samples],
+    }
+    said = f"{text}  {effect}  parity {sum(parity.values()):.0f} s, {len(record.samples)} samples"
+    return Evidence(record.run_id, said, more)
+
+
+def _of_stack(record: StackRecord) -> Evidence:
+    analysis, axis = record.analysis, record.spec.axis
+    gains = {one.name: gain_text(one, axis) for one in analysis.gains}
+    total = gain_text(analysis.total, axis) if analysis.total else ""
+    samples = sum(len(row.samples) for row in record.evidence)
+    faults = "; ".join(f"{code}: {text}" for code, text in record.faults)
+    more = {"status": record.status, "gains": gains, "total": total, "faults": faults}
+    return Evidence(record.stack_id, f"{record.status} {faults or total}  {samples} samples", more)
+
+
+def _of_look(found: Mapping[str, Any]) -> Evidence:
+    rows = found["rows"]
+    said = [
+        "out of memory"
+        if "out_of_memory" in row
+        else f"{row['values']['train/step_ms']:.1f} ms {row['values']['train/mfu_true']:.1f} %"
+        for row in rows
+    ]
+    return Evidence(text=" -> ".join(said), more={"looked": said})
+
+
+def _of_screen(record: ScreenRecord) -> Evidence:
+    rows = [" ".join(row) for row in order_view.of_screen(record).rows]
+    more = {"rows": rows, "failure": record.failure}
+    return Evidence(record.screen_id, record.failure or "; ".join(rows), more)

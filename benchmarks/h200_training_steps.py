@@ -1,0 +1,252 @@
+"""What :mod:`.h200_training` runs, in order: each step a command of levergate, or a fast look.
+
+The seconds are what a step takes on one H200 with nothing kept yet. A set of levers becomes one
+lever by :func:`benchmarks.whole_stack.plugin`. A published lever is measured with its published
+predecessors on in both arms (``--with``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+BROADCAST = "segment_sum_broadcast=on"
+FUSION = ("fused_modulate=on", "fused_gate_residual=on")
+ROWS = ("fused_affine_norm=on", "fused_qk_norm_rope=on")
+ATTENTION = "attn_backend=fa4"
+PRODUCTS = ("gemm_epilogue_mlp=on", "tuned_gemm=on")
+
+DENSE_SET = (*FUSION, *ROWS, ATTENTION, *PRODUCTS)
+PACKED_SET = ("cached_cu_seqlens=on", BROADCAST, *DENSE_SET)
+
+WHOLE, DENSE = "whole_stack", "whole_stack_ss"
+BLOCK_FUSION, BLOCK_ROWS, BLOCK_PRODUCTS = "block_fusion", "block_rows", "block_products"
+
+SETS: Mapping[str, tuple[str, ...]] = {
+    WHOLE: PACKED_SET,
+    DENSE: DENSE_SET,
+    BLOCK_FUSION: FUSION,
+    BLOCK_ROWS: ("cached_cu_seqlens=on", *ROWS),
+    BLOCK_PRODUCTS: PRODUCTS,
+}
+"""By the name of the lever that stands for them all."""
+
+WATERFALL = (
+    BROADCAST,
+    f"{BLOCK_FUSION}=on",
+    f"{BLOCK_ROWS}=on",
+    ATTENTION,
+    f"{BLOCK_PRODUCTS}=on",
+)
+"""The published levers in the order in which they were published, each with what came after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command.
+
+    Attributes:
+        name: ``item.what``; the item is what ``--only`` takes.
+        words: of levergate; :data:`RUN` stands for the run of the step named by ``home``.
+        seconds: what it takes on one H200.
+        module: a benchmark that is run with the words, in place of levergate.
+        home: the step whose home it works in; its own if empty.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    seconds: float
+    module: str = ""
+    home: str = ""
+
+    @property
+    def item(self) -> str:
+        """What ``--only`` takes beside the whole name."""
+        return self.name.partition(".")[0]
+
+    @property
+    def kind(self) -> str:
+        """What it leaves: ``ab``, ``stack``, ``screen``, ``roofline``, or ``look``."""
+        if self.module:
+            return "look"
+        return "screen" if "--screen" in self.words else self.words[0]
+
+    @property
+    def resumable(self) -> bool:
+        """Whether it goes on where it was interrupted."""
+        return self.kind in ("ab", "stack")
+
+
+RUN = "RUN"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the work is: as published on a GPU, or a rehearsal.
+
+    Attributes:
+        device: where it runs.
+        packed, dense: parameters of all steps of the two workloads.
+        small: parameters that the rehearsal puts in the place of a step's own, by name.
+        absent: levers without a kernel for that device, left out of every set.
+        batches: settings of ``per_gpu_batch``.
+    """
+
+    device: str
+    packed: Mapping[str, str]
+    dense: Mapping[str, str]
+    small: Mapping[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    batches: str = "2,4,8,12"
+
+    def levers(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Those that have a kernel here."""
+        return tuple(one for one in named if one.partition("=")[0] not in self.absent)
+
+    def sets(self, workload: str, own: Mapping[str, str]) -> list[str]:
+        """The parameters of a step as ``--set``."""
+        base = self.packed if workload == "slat_flow" else self.dense
+        mine = {name: self.small.get(name, value) for name, value in own.items()}
+        pairs = {**base, **mine}.items()
+        return list(itertools.chain.from_iterable(("--set", f"{k}={v}") for k, v in pairs))
+
+    def ab(
+        self,
+        lever: str,
+        cand: str,
+        workload: str,
+        *extra: str,
+        beside: Sequence[str] = (),
+        **own: str,
+    ) -> tuple[str, ...]:
+        """An A/B, with levers that are on in both arms."""
+        both = itertools.chain.from_iterable(("--with", one) for one in self.levers(beside))
+        return (
+            *("ab", lever, "--cand", cand, "--workload", workload, "--device", self.device),
+            *self.sets(workload, own),
+            *both,
+            *("--oracle", "none", *extra, "--yes"),
+        )
+
+    def stack(self, workload: str, levers: Sequence[str], **own: str) -> tuple[str, ...]:
+        """A stack of four blocks, the waterfall alone."""
+        return (
+            *("stack", workload, "--levers", ",".join(self.levers(levers))),
+            *("--device", self.device, *self.sets(workload, own)),
+            *("--blocks", "4", "--no-leave-one-out", "--no-pairs", "--yes"),
+        )
+
+    def look(self, workload: str, levers: Sequence[str], **own: str) -> tuple[str, ...]:
+        """No lever and all of them in one process."""
+        return (
+            *(workload, "--device", self.device, *self.sets(workload, own)),
+            *("--levers", ",".join(self.levers(levers)), "--whole"),
+        )
+
+
+PAIRS = ("--pairs", "6")
+
+FULL = Scale(
+    "cuda:0",
+    packed={"size": "xl", "steps": "3", "warmup": "2"},
+    dense={"size": "xl", "steps": "3", "warmup": "2"},
+)
+
+TINY = {"channels": "16", "mlp": "16", "cond_channels": "8", "cond_tokens": "4", "depth": "2"}
+TINY |= {"bs": "2", "steps": "1", "warmup": "1", "curve_steps": "2", "curve_depth": "1"}
+
+REHEARSAL = Scale(
+    "cpu",
+    packed={**TINY, "profile": "uniform", "tokens": "48", "cap": "48"},
+    dense={**TINY, "grid": "3"},
+    small={
+        **{name: TINY[name] for name in ("bs", "depth", "curve_depth", "cond_tokens")},
+        **{"tokens": "48", "frozen": "1", "curve_steps": "4", "accumulate": "4"},
+    },
+    absent=("attn_backend", "cached_cu_seqlens"),
+    batches="4,8",
+)
+
+
+def steps(scale: Scale) -> tuple[Step, ...]:
+    """All steps in the order in which the device is used."""
+    return (
+        Step("whole.slat", scale.ab(WHOLE, "on", "slat_flow", *PAIRS), 480),
+        *_levers(scale),
+        Step("waterfall.groups", scale.stack("slat_flow", WATERFALL), 330),
+        *_dense(scale),
+        *_controls(scale),
+        *_beyond(scale),
+        Step("roofline.whole", ("roofline", RUN, "--record"), 30, home="whole.slat"),
+    )
+
+
+def _levers(scale: Scale) -> tuple[Step, ...]:
+    """The published levers; the first of them had its verdict before, and is measured last."""
+    fusion = scale.ab(BLOCK_FUSION, "on", "slat_flow", *PAIRS, beside=[BROADCAST])
+    compiled = scale.ab("compile_ss_flow", "on", "ss_flow", *PAIRS, bs="2")
+    packed = scale.ab(
+        "attn_backend", "fa4", "slat_flow", *PAIRS, beside=[BROADCAST, f"{BLOCK_FUSION}=on"]
+    )
+    dense = scale.ab(
+        "attn_backend", "fa4", "ss_flow", *PAIRS, beside=["compile_ss_flow=on"], bs="2"
+    )
+    return (
+        Step("levers.block_fusion", fusion, 300),
+        Step("levers.compile", compiled, 320),
+        Step("levers.attention_slat", packed, 280),
+        Step("levers.attention_ss", dense, 320),
+        Step("levers.broadcast", scale.ab("segment_sum_broadcast", "on", "slat_flow", *PAIRS), 300),
+    )
+
+
+def _dense(scale: Scale) -> tuple[Step, ...]:
+    """The dense step: a look at batch 8, and the A/B at the largest batch of its reference."""
+    look = scale.look("ss_flow", DENSE_SET, bs="8", steps="6", warmup="3")
+    return (
+        Step("ss.look", look, 40, module="benchmarks.flow_steps"),
+        Step("ss.whole", scale.ab(DENSE, "on", "ss_flow", *PAIRS, bs="6"), 420),
+    )
+
+
+def _controls(scale: Scale) -> tuple[Step, ...]:
+    """Training curves of 200 steps, and the control: fewer trained broadcasts, a smaller gain."""
+    curve = scale.stack(
+        "slat_flow",
+        [f"{WHOLE}=on"],
+        depth="6",
+        bs="4",
+        profile="uniform",
+        tokens="1024",
+        cond_tokens="512",
+        curve_steps="200",
+        curve_depth="6",
+    )
+    frozen = scale.stack("slat_flow", [BROADCAST], frozen="24")
+    return (
+        Step("curve.loss", curve, 170),
+        Step("frozen.segment_sum", frozen, 150),
+    )
+
+
+def _beyond(scale: Scale) -> tuple[Step, ...]:
+    """Other micro-batches of one global batch, and products of 8 bits: with all that stands beside.
+
+    Eight-bit products take the place of the other products.
+    """
+    batches = scale.ab(
+        "per_gpu_batch",
+        scale.batches,
+        "slat_flow",
+        "--screen",
+        beside=PACKED_SET,
+        bs="6",
+        accumulate="4",
+    )
+    base = [one for one in PACKED_SET if one not in PRODUCTS]
+    eight_bits = scale.ab("fp8_linear", "e4m3", "slat_flow", *PAIRS, beside=base)
+    return (
+        Step("batch.screen", batches, 90),
+        Step("fp8.e4m3", eight_bits, 350),
+    )
