@@ -252,7 +252,7 @@ def test_a_sync_that_leaves_runs_waiting_says_why_and_fails(planned, capsys):
     assert cli.main(["sync"]) == 1
     said = capsys.readouterr().err
     assert (
-        "2 runs or stacks still wait for MLflow: the server does not answer; nothing is lost"
+        "2 runs, stacks or rows still wait for MLflow: the server does not answer; nothing is lost"
         in said
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from experiments import now, pipeline
-from experiments.campaign import files, recorded, reports, rules, store, tracking
+from experiments.campaign import files, recorded, reported, reports, rules, store, sync
 from experiments.campaign.draw import Drawing, draw
 from experiments.campaign.files import CampaignFile
 from experiments.campaign.place import place_of
@@ -157,12 +157,11 @@ def close(name: str, by: str, listener: Listener) -> CampaignRow:
 def _report(row: CampaignRow, where: Home, listener: Listener) -> None:
     """Write the Markdown and the page, and mirror the row; a mirror that is down costs a line."""
     listener.on_stage("save", "row, page and MLflow")
-    folder = make_folder(where.root / files.FOLDER / row.name)
-    text, page = reports.markdown(row), reports.page(row)
-    write_atomically(folder / "row.md", text)
-    write_atomically(folder / "report.html", page)
+    folder = make_folder(reports.folder(where, row.name))
+    write_atomically(folder / "row.md", reports.markdown(row))
+    write_atomically(folder / "report.html", reports.page(row))
     write_atomically(folder / "row.json", row.model_dump_json(indent=1) + "\n")
-    uri = os.environ.get(pipeline.TRACKING_VARIABLE)
-    problem = tracking.mirror(row, {"report.html": page, "row.md": text}, text, where.root, uri)
-    if problem:
-        listener.on_warning(f"MLflow does not hold this row ({problem}); it is in {folder}")
+    reported.note(folder, row)
+    if problem := sync.hand_over(row, where):
+        said = f"MLflow does not hold this row ({problem}); it is in {folder}"
+        listener.on_warning(f"{said}, and levergate sync mirrors it later")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from experiments import render
+from experiments.campaign import files
 from experiments.campaign.records import CampaignRow
 from experiments.campaign.view import view
+from experiments.home import Home
+
+
+def folder(home: Home, name: str) -> Path:
+    """Where the report of a campaign lies."""
+    return home.root / files.FOLDER / name
 
 
 def markdown(row: CampaignRow) -> str:

@@ -45,13 +45,13 @@ def payload(row: CampaignRow, text: str) -> Payload:
         | {f"workload/{name}": str(value) for name, value in row.parameters.items()},
         metrics=tuple(_metrics(row, at)),
     )
-    return Payload(
-        experiment=f"campaign/{row.name}",
-        run_id=row.row_id,
-        version=row.content_digest(),
-        parent=parent,
-        arms=(),
-    )
+    row_id, experiment, version = key(row)
+    return Payload(experiment=experiment, run_id=row_id, version=version, parent=parent, arms=())
+
+
+def key(row: CampaignRow) -> tracking.Key:
+    """What a row is found by in MLflow: its id, its experiment, and its content's digest."""
+    return row.row_id, f"campaign/{row.name}", row.content_digest()
 
 
 def _metrics(row: CampaignRow, at: int) -> Iterator[Point]:

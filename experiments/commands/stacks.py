@@ -1,4 +1,4 @@
-"""Stacks beside runs: what the commands about runs say of a stack, which has no verdict."""
+"""Beside runs: what their commands say of stacks, which have no verdict, and of campaigns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,19 @@ def with_stacks(report: SyncReport) -> SyncReport:
         return report
     from experiments.stack import pipeline as stack_pipeline
 
-    also = stack_pipeline.sync()
+    return _joined(report, stack_pipeline.sync())
+
+
+def with_campaigns(report: SyncReport) -> SyncReport:
+    """The same with the reported rows of campaigns."""
+    if not any((_home().root / "campaigns").glob("*/reported.json")):
+        return report
+    from experiments.campaign.sync import sync
+
+    return _joined(report, sync())
+
+
+def _joined(report: SyncReport, also: SyncReport) -> SyncReport:
     return SyncReport(
         mirrored=(*report.mirrored, *also.mirrored),
         waiting=(*report.waiting, *also.waiting),

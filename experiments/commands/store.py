@@ -121,18 +121,18 @@ def _changed(stored: Decision, again: Decision) -> list[str]:
 
 
 def sync(as_json: AsJson = False) -> int:
-    """Bring to MLflow every stored run and stack that it lacks."""
+    """Bring to MLflow every stored run, stack and reported row of a campaign that it lacks."""
     from experiments import pipeline
     from experiments.commands import stacks
 
-    report = stacks.with_stacks(pipeline.sync())
+    report = stacks.with_campaigns(stacks.with_stacks(pipeline.sync()))
     if as_json:
         output.print_json("sync", **dataclasses.asdict(report))
     else:
         typer.echo(f"mirrored {len(report.mirrored)}, waiting {len(report.waiting)}")
     if report.waiting:
         raise StoreError(
-            f"{len(report.waiting)} runs or stacks still wait for MLflow: {report.reason}",
+            f"{len(report.waiting)} runs, stacks or rows still wait for MLflow: {report.reason}",
             cure="nothing is lost; start or repair the store, then levergate sync",
         )
     return 0

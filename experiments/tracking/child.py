@@ -187,12 +187,15 @@ class Writer:
     # --- what is there, and what was left ----------------------------------------------------
 
     def missing(self, known: Sequence[Sequence[str]]) -> list[str]:
-        """The run ids among (run id, lever, version) that the store does not hold whole."""
+        """The ids among (id, experiment, version) that the store does not hold whole.
+
+        Only what is whole has its version in its tags, and the arms of a run have none.
+        """
         held: set[tuple[str, str]] = set()
-        for lever in {one[1] for one in known}:
-            found = self.retried(self.client.get_experiment_by_name, lever)
+        for experiment in {one[1] for one in known}:
+            found = self.retried(self.client.get_experiment_by_name, experiment)
             if found is not None and found.lifecycle_stage == "active":
-                for run in self.runs([found.experiment_id], "tags.`levergate.role` = 'ab'"):
+                for run in self.runs([found.experiment_id], "tags.`levergate.role` != 'arm'"):
                     held.add((_tag(run, "run_id"), _tag(run, "mirrored")))
         return [run_id for run_id, _, version in known if (run_id, version) not in held]
 

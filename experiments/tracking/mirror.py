@@ -11,9 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from experiments.registry.marks import Ended, MirrorNote
+from experiments.registry.marks import MirrorNote
 from experiments.registry.store import Registry
 from experiments.requests import SyncReport
 from experiments.run_record import RunRecord
@@ -26,6 +26,9 @@ from experiments.tracking.store import (
 )
 from experiments.values import Value
 from levers.errors import BadParameter
+
+Key: TypeAlias = tuple[str, str, str]
+"""What a run, stack or row is found by in MLflow: id, experiment, version."""
 
 TIMEOUT_S = 60.0
 """Making a fresh database takes 7-10 s on two cores, and importing mlflow 3 s."""
@@ -204,7 +207,7 @@ def sync(
         return SyncReport(reason=fault)
     missing: list[str] = []
     if not fault:
-        missing, fault = _missing(ended, home, store, timeout_s)
+        missing, fault = _missing(tuple(ended), home, store, timeout_s)
     if fault:
         return SyncReport(waiting=registry.unmirrored(store), reason=fault)
     records = [registry.load(run_id) for run_id in missing]
@@ -221,13 +224,27 @@ def sync(
     )
 
 
-def _missing(
-    ended: Sequence[Ended], home: Path, store: str, timeout_s: float
+def missing(
+    known: Sequence[Key], home: Path, uri: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> tuple[list[str], str]:
-    """The runs that the store lacks, or why it could not be asked."""
+    """The ids among these that the store does not hold as they are, or why it cannot be asked.
+
+    Args:
+        known: id, experiment and version of each.
+        home: ``$LEVERGATE_HOME``, whose store is asked unless ``uri`` names another.
+        uri: a tracking URI, or None.
+        timeout_s: limit for asking.
+    """
+    store, fault = _store(uri, home)
+    return ([], fault) if fault else _missing(tuple(known), home, store, timeout_s)
+
+
+def _missing(
+    known: tuple[Key, ...], home: Path, store: str, timeout_s: float
+) -> tuple[list[str], str]:
     try:
         with tempfile.TemporaryDirectory(prefix="levergate-") as work:
-            lines = talk(Path(work), home, store, timeout_s, known=tuple(ended))
+            lines = talk(Path(work), home, store, timeout_s, known=known)
     except OSError as error:
         return [], f"{type(error).__name__}: {error}"
     for line in lines:

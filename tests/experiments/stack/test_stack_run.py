@@ -246,7 +246,10 @@ def test_sync_mirrors_the_stacks_that_mlflow_lacks_and_none_twice(
     said = ["the store is down", ""]
     monkeypatch.setattr(stack_tracking, "mirror", lambda *_: said.pop(0))
     assert cli.main(["sync"]) == 1
-    assert "1 runs or stacks still wait for MLflow: MLflow does not hold" in capsys.readouterr().err
+    assert (
+        "1 runs, stacks or rows still wait for MLflow: MLflow does not hold"
+        in capsys.readouterr().err
+    )
     assert cli.main(["sync", "--json"]) == 0
     assert told(capsys)["mirrored"] == [record.stack_id]
     assert cli.main(["sync", "--json"]) == 0
