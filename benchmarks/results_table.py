@@ -1,0 +1,141 @@
+"""The README's table of verdicts, from the bundles in ``docs/results``.
+
+    python -m benchmarks.results_table            prints it
+    python -m benchmarks.results_table --write    puts it into README.md
+
+One row for each decided run, by device and then by the order of the file names. Where it was
+measured: the workload, the parameters that are not its own for that size, the levers that were on
+in both arms, the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments import bundles
+from experiments.files import write_atomically
+from experiments.run_record import RunRecord
+from experiments.view.verdict import view
+from experiments.workloads import catalog as workloads
+from experiments.workloads.base import DeviceFacts
+from levers.errors import LevergateError
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+
+HEAD = (
+    "| lever | measured | verdict | effect [interval that holds over all looks] | pairs "
+    "| evidence |",
+    "|---|---|---|---|---:|---|",
+)
+
+UNTOLD = (
+    *("steps", "warmup", "rounds", "round_steps", "output_tokens", "ttft_tokens", "ttft_repeats"),
+    *("threads", "kv_block", "sm_count"),
+)
+"""How long a sample is, and what follows from the device: not what work it is."""
+
+PLAIN = ("failing-axis-win", "byte-exact")
+"""Reasons that the verdict's name implies."""
+
+
+def found(root: Path) -> list[Path]:
+    """The bundles of runs below ``docs/results``, in the order of the table."""
+    paths = sorted(root.glob("docs/results/*/*.json"))
+    return [path for path in paths if json.loads(path.read_text()).get("format") == bundles.FORMAT]
+
+
+def table(root: Path) -> list[str]:
+    """The lines of the table."""
+    return [*HEAD, *(row(path, root) for path in found(root))]
+
+
+def row(path: Path, root: Path) -> str:
+    """One decided run.
+
+    Raises:
+        StoreError: the bundle is damaged.
+    """
+    record = bundles.read_bundle(path)
+    shown = view(record)
+    facts = dict(shown.facts)
+    place = path.relative_to(root)
+    cells = (
+        f"`{shown.title}`",
+        measured(record),
+        verdict(record, shown.label),
+        facts.get("effect", "").replace("; ", "<br>") or "-",
+        facts.get("pairs used", "0").split()[0],
+        f"[text]({place.with_suffix('.md')}), [bundle]({place})",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def verdict(record: RunRecord, label: str) -> str:
+    """The verdict, with the reason where it does not go without saying."""
+    reason = record.decision.reason if record.decision else ""
+    return label if reason in PLAIN else f"{label} ({reason})"
+
+
+def measured(record: RunRecord) -> str:
+    """The work and where it was done."""
+    spec = record.spec
+    work = ", ".join([" ".join([spec.workload, *own(record)[:1]]), *own(record)[1:]])
+    others = f" beside {', '.join(map(str, spec.stack))}" if spec.stack else ""
+    return f"{work}{others} on {record.environment.device_kind}"
+
+
+def own(record: RunRecord) -> list[str]:
+    """The parameters that differ from the workload's own, which a size or a model sets as one."""
+    spec, environment = record.spec, record.environment
+    memory = environment.device_memory_bytes or environment.memory_bytes
+    device = DeviceFacts(spec.device, environment.device_kind, memory)
+    workload = workloads.get(spec.workload)
+    plain = workload.resolve({}, device)
+    sized = {name: str(spec.parameters[name]) for name in ("size",) if name in spec.parameters}
+    base = workload.resolve(sized, device)
+    named = [name for name in ("size", "model") if spec.parameters.get(name) != plain.get(name)]
+    changed = [
+        name
+        for name, value in spec.parameters.items()
+        if name not in (*named, *UNTOLD) and not name.endswith("digest") and value != base.get(name)
+    ]
+    return [f"{name}={spec.parameters[name]}" for name in (*named, *changed)]
+
+
+def put(text: str, lines: Sequence[str]) -> str:
+    """The text with the table that it holds replaced.
+
+    Raises:
+        ValueError: it holds no such table.
+    """
+    before, head, after = text.partition(f"{HEAD[0]}\n")
+    if not head:
+        raise ValueError(f"no table that begins with {HEAD[0]!r}")
+    rest = after.splitlines(keepends=True)
+    end = next((at for at, line in enumerate(rest) if not line.startswith("|")), len(rest))
+    return before + "".join(f"{line}\n" for line in lines) + "".join(rest[end:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", action="store_true", help="put it into README.md")
+    asked = parser.parse_args(arguments)
+    try:
+        lines = table(ROOT)
+    except LevergateError as error:
+        print(f"{error.message}; {error.cure}", file=sys.stderr)
+        return 1
+    if asked.write:
+        write_atomically(README, put(README.read_text(encoding="utf-8"), lines))
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
