@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import bundles
+from experiments.dose import UNTOLD
 from experiments.files import write_atomically
 from experiments.run_record import RunRecord
 from experiments.view.verdict import view
@@ -32,12 +33,6 @@ HEAD = (
     "| evidence |",
     "|---|---|---|---|---:|---|",
 )
-
-UNTOLD = (
-    *("steps", "warmup", "rounds", "round_steps", "output_tokens", "ttft_tokens", "ttft_repeats"),
-    *("threads", "kv_block", "sm_count"),
-)
-"""How long a sample is, and what follows from the device: not what work it is."""
 
 PLAIN = ("failing-axis-win", "byte-exact")
 """Reasons that the verdict's name implies."""

@@ -11,7 +11,7 @@ import typer
 
 from experiments.commands import output
 from experiments.commands.options import AsJson, DetailedExit, Expect, Run
-from experiments.exit_codes import exit_code, expected_outcome
+from experiments.exit_codes import Exit, exit_code, expected_outcome
 from levers.errors import BadParameter, UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -103,13 +103,23 @@ def _write(text: str, file: Path) -> None:
 
 def history(
     lever: Annotated[str | None, typer.Argument(help="A lever's name; all without.")] = None,
+    over: Annotated[
+        str | None,
+        typer.Option(metavar="PARAMETER", help="Does its gain follow its launches over that?"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """List the stored runs of a lever, newest first, and the stacks that hold it."""
+    """List the stored runs of a lever, newest first, and the stacks that hold it.
+
+    With --over, instead: where its stored gains differ in one parameter alone, whether the time
+    saved falls as the launches that it takes over do; exits with 5 where it does not.
+    """
     from experiments import pipeline
     from experiments.commands import stacks
     from experiments.render_tables import print_history
 
+    if over is not None:
+        return _doses(lever, over, as_json=as_json)
     rows, lines = pipeline.history(lever), stacks.listed(lever)
     if as_json:
         runs, others = ([dataclasses.asdict(one) for one in found] for found in (rows, lines))
@@ -120,6 +130,32 @@ def history(
     for line in lines:
         typer.echo(stacks.say(line))
     return 0
+
+
+def _doses(lever: str | None, over: str, *, as_json: bool) -> int:
+    """What a lever's gains say over a parameter.
+
+    Raises:
+        UsageError: no lever is named.
+    """
+    from experiments import dose_store
+
+    if lever is None:
+        raise UsageError("--over needs a lever", cure=f"levergate history LEVER --over {over}")
+    found = dose_store.stored(lever, over)
+    if as_json:
+        series = [
+            {"of": of, "readings": [dataclasses.asdict(one) for one in readings]}
+            for of, readings in found
+        ]
+        output.print_json("history", lever=lever, over=over, series=series)
+    else:
+        for of, readings in found:
+            typer.echo(of)
+            for one in readings:
+                typer.echo(f"  {one.text}\n  the gain {one.conclusion}")
+    follows = all(one.follows for _, readings in found for one in readings)
+    return Exit.VERDICT if follows else Exit.UNEXPECTED
 
 
 def list_(as_json: AsJson = False) -> int:
