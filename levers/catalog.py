@@ -42,6 +42,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fused_mlp_hidden:LEVER",
     "levers.fused_modulate:LEVER",
     "levers.fused_qk_norm_rope:LEVER",
+    "levers.fused_residual_norm:LEVER",
     "levers.gemm_epilogue_mlp:LEVER",
     "levers.mxfp4_weights:LEVER",
     "levers.per_gpu_batch:LEVER",

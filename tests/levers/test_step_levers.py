@@ -22,6 +22,7 @@ from levers import (
     fused_mlp_hidden,
     fused_modulate,
     fused_qk_norm_rope,
+    fused_residual_norm,
 )
 from levers.base import OpCase, Settings, Site, engaged
 from levers.errors import BadSetting
@@ -31,6 +32,7 @@ from levers.kernels.linear_grads import FusedLinearGrads
 from levers.kernels.mlp_hidden import FusedMlpHidden
 from levers.kernels.modulate import modulate
 from levers.kernels.qk_norm_rope import qk_norm_rope
+from levers.kernels.residual_norm import residual_norm
 from levers.lint import SampleFacts, complaints
 from levers.policy import ParityClass
 
@@ -103,6 +105,14 @@ EXPECTED = (
     Expected(fused_modulate, modulate, "FusedModulateBackward x 4", ROW_PARTS, 2),
     Expected(fused_affine_norm, affine_norm, "FusedAffineNormBackward x 2", ROW_PARTS, 2),
     Expected(fused_gate_residual, gate_residual, "FusedGateResidualBackward x 4", ROW_PARTS, 2),
+    Expected(
+        fused_residual_norm,
+        residual_norm,
+        "FusedResidualNormBackward x 5",
+        (*ROW_PARTS, "(gated, affine)", "(modulated)", "(gated, modulated)", "sum, large mean"),
+        wild=6,
+        judged=False,
+    ),
     Expected(
         fused_qk_norm_rope,
         qk_norm_rope,

@@ -9,6 +9,7 @@ heads, D head dim, P channel pairs of a head.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,62 +18,13 @@ from torch.utils.checkpoint import checkpoint
 
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.layout import PackedLayout
-from experiments.workloads.flow.names import QK_NORM_ROPE
+from experiments.workloads.flow.linear import BlockLinear, Linear, TimeEmbedding
+from experiments.workloads.flow.names import BLOCK, QK_NORM_ROPE
 from experiments.workloads.flow.original import QkNormRope
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
 
 FINAL_NORM_EPS = 1e-5
-TIME_DIM = 256
-TIME_PERIOD = 10000.0
-
-
-class Linear(nn.Module):
-    """A Linear whose products follow the model's precision."""
-
-    def __init__(self, inputs: int, outputs: int, precision: Precision, gain: float = 1.0) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(outputs, inputs) * (gain / math.sqrt(inputs)))
-        self.bias = nn.Parameter(torch.randn(outputs) * 0.01)
-        self.precision = precision
-
-    def forward(self, x: Tensor) -> Tensor:
-        """In the stream's dtype."""
-        return self.precision.linear(x, self.weight, self.bias)
-
-
-class BlockLinear(Linear):
-    """A Linear of a block, which goes through the site of the Linears."""
-
-    def __init__(
-        self, inputs: int, outputs: int, precision: Precision, sites: Sites, gain: float = 1.0
-    ) -> None:
-        super().__init__(inputs, outputs, precision, gain)
-        self.sites = sites
-
-    def forward(self, x: Tensor) -> Tensor:
-        """In the stream's dtype."""
-        return self.sites.linear(x, self.weight, self.bias)
-
-
-class TimeEmbedding(nn.Module):
-    """Sinusoids of the time (scaled to 0..1000), then a two-layer MLP: ``[B, C]``."""
-
-    def __init__(self, channels: int, precision: Precision) -> None:
-        super().__init__()
-        self.first = Linear(TIME_DIM, channels, precision)
-        self.second = Linear(channels, channels, precision)
-        self.precision = precision
-
-    def forward(self, t_B: Tensor) -> Tensor:
-        """From times in 0..1."""
-        half = TIME_DIM // 2
-        step = torch.arange(half, device=t_B.device, dtype=self.precision.norm)
-        frequencies = torch.exp(-math.log(TIME_PERIOD) * step / half)
-        angles = 1000 * t_B.to(self.precision.norm)[:, None] * frequencies
-        waves = torch.cat([angles.cos(), angles.sin()], dim=-1)
-        out: Tensor = self.second(F.silu(self.first(waves)))
-        return out
 
 
 class SelfAttention(nn.Module):
@@ -127,6 +79,14 @@ class CrossAttention(nn.Module):
         return self.published.rows(q, k, self.q_gamma, self.k_gamma, None)
 
 
+class Open(NamedTuple):
+    """A stream whose last branch is not added yet: the next block's norm takes the sum."""
+
+    x_NC: Tensor
+    h_NC: Tensor
+    gate_BC: Tensor
+
+
 class Block(nn.Module):
     """Self-attention, cross-attention and MLP; the first and the last are modulated and gated.
 
@@ -148,20 +108,26 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | Open,
         mod: Tensor,
         layout: PackedLayout,
         phases: Tensor,
         cond: Tensor,
         cond_layout: PackedLayout,
-    ) -> Tensor:
-        """``x [N, C]``, ``mod [B, 6C]``, ``phases [N, P]``, ``cond [M, Cc]`` to ``[N, C]``."""
+        opened: bool = False,
+    ) -> Tensor | Open:
+        """``x [N, C]``, ``mod [B, 6C]``, ``phases [N, P]``, ``cond [M, Cc]`` to ``[N, C]``.
+
+        The stream that comes out is left open where ``opened`` asks for it.
+        """
         shift1, scale1, gate1, shift2, scale2, gate2 = self.rows(mod)
         x, qkv = self.enter(x, shift1, scale1, layout)
         h = self.attend(*self.turn_self(qkv, phases), layout, layout)
         x, q, kv = self.cross(x, h, gate1, layout, cond)
         q, k, v = self.turn_cross(q, kv)
         h = self.attend(q, k, v, layout, cond_layout)
+        if opened:
+            return Open(*self.last_branch(x, h, shift2, scale2, layout), gate2)
         return self.leave(x, h, shift2, scale2, gate2, layout)
 
     @property
@@ -174,11 +140,14 @@ class Block(nn.Module):
         return (self.modulation + mod).to(mod.dtype).chunk(6, dim=1)
 
     def enter(
-        self, x: Tensor, shift: Tensor, scale: Tensor, layout: PackedLayout
+        self, x: Tensor | Open, shift: Tensor, scale: Tensor, layout: PackedLayout
     ) -> tuple[Tensor, Tensor]:
         """Modulate; the stream, and the self-attention's projection ``[N, 3, H, D]``."""
-        h, x = self.sites.modulate(x, shift, scale, layout)
-        return x, self.self_attention.project(h)
+        if isinstance(x, Open):
+            h, on = self.sites.residual_norm(*x, shift, scale, layout)
+        else:
+            h, on = self.sites.modulate(x, shift, scale, layout)
+        return on, self.self_attention.project(h)
 
     def turn_self(self, qkv: Tensor, phases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalise and turn the self-attention's queries and keys."""
@@ -198,8 +167,9 @@ class Block(nn.Module):
         self, x: Tensor, h: Tensor, gate: Tensor, layout: PackedLayout, cond: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Add the self-attention; the stream, and what goes into the cross-attention."""
-        x = self.sites.gate_residual(x, self.self_attention.to_out(h), gate, layout)
-        h, x = self.sites.affine_norm(x, self.norm_weight, self.norm_bias)
+        h = self.self_attention.to_out(h)
+        norm = self.norm_bias, self.norm_weight
+        h, x = self.sites.residual_norm(x, h, gate, *norm, layout)
         return x, *self.cross_attention.project(h, cond)
 
     def turn_cross(self, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,15 +190,25 @@ class Block(nn.Module):
         layout: PackedLayout,
     ) -> Tensor:
         """Add the cross-attention, then the modulated and gated MLP."""
-        x = x + self.cross_attention.to_out(h)
-        h, x = self.sites.modulate(x, shift, scale, layout)
-        up, down = self.up, self.down
-        h = self.sites.mlp(h, up.weight, up.bias, down.weight, down.bias)
+        x, h = self.last_branch(x, h, shift, scale, layout)
         return self.sites.gate_residual(x, h, gate, layout)
+
+    def last_branch(
+        self, x: Tensor, h: Tensor, shift: Tensor, scale: Tensor, layout: PackedLayout
+    ) -> tuple[Tensor, Tensor]:
+        """Add the cross-attention; the stream, and the modulated MLP that is not added yet."""
+        h = self.cross_attention.to_out(h)
+        h, x = self.sites.residual_norm(x, h, None, shift, scale, layout)
+        up, down = self.up, self.down
+        return x, self.sites.mlp(h, up.weight, up.bias, down.weight, down.bias)
 
 
 class FlowModel(nn.Module):
     """Velocity of the flow for each token of a batch.
+
+    Between two blocks that run as they are the stream is left open, so that the sum and the next
+    norm meet in one site. A recomputed block keeps a closed one, half as many rows, and compiled
+    parts take one in and give one out.
 
     Upstream initialises the output and the shared modulation with zeros. Here they are small and
     random, as after some training, so that no gradient is zero and each one can be compared.
@@ -250,6 +230,12 @@ class FlowModel(nn.Module):
     def _frozen(self) -> int:
         return 3 + self.config.frozen if self.config.frozen else 0
 
+    def _left_open(self, index: int) -> tuple[bool, ...]:
+        """What a block is told beside its inputs; one that was replaced is told nothing."""
+        if not self.sites.is_original(BLOCK):
+            return ()
+        return (index + 1 < self.config.depth,)
+
     def forward(
         self,
         x_NL: Tensor,
@@ -260,14 +246,15 @@ class FlowModel(nn.Module):
         cond_layout: PackedLayout,
     ) -> Tensor:
         """``[N, latent]`` in the stream's dtype."""
-        x = self.embed(x_NL)
+        x: Tensor | Open = self.embed(x_NL)
         mod = self.shared_modulation(F.silu(self.time(t_B)))
         for index, block in enumerate(self.blocks):
             arguments = (x, mod, layout, phases_NP, cond, cond_layout)
             if index < self.config.checkpointed:
                 x = checkpoint(self.sites.block, block, *arguments, use_reentrant=False)
             else:
-                x = self.sites.block(block, *arguments)
+                x = self.sites.block(block, *arguments, *self._left_open(index))
+        assert isinstance(x, Tensor)
         wide = x.to(self.precision.norm)
         out: Tensor = self.project(F.layer_norm(wide, wide.shape[-1:], eps=FINAL_NORM_EPS))
         return out

@@ -12,6 +12,7 @@ ATTENTION = "flow.attention"
 MLP = "flow.mlp"
 MLP_HIDDEN = "flow.mlp_hidden"
 AFFINE_NORM = "flow.affine_norm"
+RESIDUAL_NORM = "flow.residual_norm"
 LINEAR = "flow.linear"
 CU_SEQLENS = "flow.cu_seqlens"
 BLOCK = "flow.block"
@@ -26,6 +27,7 @@ SITES = (
     MLP,
     MLP_HIDDEN,
     AFFINE_NORM,
+    RESIDUAL_NORM,
     LINEAR,
     CU_SEQLENS,
     BLOCK,

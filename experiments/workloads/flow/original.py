@@ -26,6 +26,8 @@ S = TypeVar("S")
 Broadcast = Callable[[Tensor, PackedLayout], Tensor]
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 Hidden = Callable[[Tensor, Tensor, Tensor], Tensor]
+Normed = tuple[Tensor, Tensor]
+"""Normed rows, and the stream to go on with."""
 
 
 def broadcast(mod_BC: Tensor, layout: PackedLayout) -> Tensor:
@@ -231,6 +233,45 @@ class AffineNorm:
         """The normed rows in the norm's dtype (the next Linear rounds), and the stream."""
         wide = x_NC.to(self.precision.norm)
         return F.layer_norm(wide, wide.shape[-1:], weight_C, bias_C, eps=BLOCK_NORM_EPS), x_NC
+
+
+class ResidualNorm:
+    """A branch added to the stream, then the norm of the sum: the sites of both, one by one.
+
+    A branch without a gate is added as it is. Shift and scale are a modulation's rows ``[B, C]``,
+    or the bias and the weight ``[C]`` of an affine norm.
+    """
+
+    def __init__(
+        self,
+        gate_residual: Callable[[Tensor, Tensor, Tensor, PackedLayout], Tensor],
+        modulate: Callable[[Tensor, Tensor, Tensor, PackedLayout], Normed],
+        affine_norm: Callable[[Tensor, Tensor, Tensor], Normed],
+    ) -> None:
+        self.gate_residual, self.modulate = gate_residual, modulate
+        self.affine_norm = affine_norm
+
+    def __call__(
+        self,
+        x_NC: Tensor,
+        h_NC: Tensor,
+        gate_BC: Tensor | None,
+        shift: Tensor,
+        scale: Tensor,
+        layout: PackedLayout,
+    ) -> Normed:
+        """The normed rows in the norm's dtype (the next Linear rounds), and the sum."""
+        sum_NC = self._sum(x_NC, h_NC, gate_BC, layout)
+        if scale.dim() == 1:
+            return self.affine_norm(sum_NC, scale, shift)
+        return self.modulate(sum_NC, shift, scale, layout)
+
+    def _sum(
+        self, x_NC: Tensor, h_NC: Tensor, gate_BC: Tensor | None, layout: PackedLayout
+    ) -> Tensor:
+        if gate_BC is None:
+            return x_NC + h_NC
+        return self.gate_residual(x_NC, h_NC, gate_BC, layout)
 
 
 def cu_seqlens(layout: PackedLayout) -> Tensor:

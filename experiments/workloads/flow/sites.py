@@ -27,6 +27,7 @@ from experiments.workloads.flow.names import (
     MLP_HIDDEN,
     MODULATE,
     QK_NORM_ROPE,
+    RESIDUAL_NORM,
 )
 from experiments.workloads.flow.precision import Precision
 from levers.base import Site
@@ -34,10 +35,9 @@ from levers.base import Site
 S = TypeVar("S")
 
 
-def call_block(block: Any, *arguments: Any) -> Tensor:
+def call_block(block: Any, *arguments: Any) -> Any:
     """Run a block as it is: eagerly."""
-    result: Tensor = block(*arguments)
-    return result
+    return block(*arguments)
 
 
 class Sites:
@@ -62,6 +62,9 @@ class Sites:
             MLP: original.Mlp(self.mlp_hidden, self.linear, precision),
             MLP_HIDDEN: original.MlpHidden(self.linear),
             AFFINE_NORM: original.AffineNorm(precision),
+            RESIDUAL_NORM: original.ResidualNorm(
+                self.gate_residual, self.modulate, self.affine_norm
+            ),
             LINEAR: precision.linear,
             CU_SEQLENS: original.cu_seqlens,
             BLOCK: call_block,
@@ -129,6 +132,23 @@ class Sites:
         normed_NC, on_NC = self._call_all(AFFINE_NORM, x_NC, weight_C, bias_C)
         return normed_NC, on_NC
 
+    def residual_norm(
+        self,
+        x_NC: Tensor,
+        h_NC: Tensor,
+        gate_BC: Tensor | None,
+        shift: Tensor,
+        scale: Tensor,
+        layout: PackedLayout,
+    ) -> tuple[Tensor, Tensor]:
+        """The norm of ``x + h * gate`` (``x + h`` without a gate), and that sum: ``[N, C]`` each.
+
+        Shift and scale are a modulation's ``[B, C]``, or an affine norm's bias and weight ``[C]``.
+        """
+        given = (x_NC, h_NC, gate_BC, shift, scale, layout)
+        normed_NC, on_NC = self._call_all(RESIDUAL_NORM, *given)
+        return normed_NC, on_NC
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A Linear of a block: ``x @ weight.T + bias``."""
         return self._call(LINEAR, x, weight, bias)
@@ -148,9 +168,12 @@ class Sites:
         """Both Linears of the MLP with the activation between them: ``[N, C]``."""
         return self._call(MLP, x_NC, up_FC, up_bias_F, down_CF, down_bias_C)
 
-    def block(self, block: Any, *arguments: Any) -> Tensor:
-        """One transformer block."""
-        return self._call(BLOCK, block, *arguments)
+    def block(self, block: Any, *arguments: Any) -> Any:
+        """One transformer block; a stream that it leaves open shows by its last branch."""
+        site = self.by_name[BLOCK]
+        result: Any = site.launch(block, *arguments)
+        self._observe(site, result if isinstance(result, Tensor) else result.h_NC)
+        return result
 
     def micro_batches(self, samples: Sequence[S], size: int) -> list[Sequence[S]]:
         """How a step's samples are split, ``size`` being the reference's micro-batch."""
