@@ -8,10 +8,10 @@ samples. Each figure is one fresh group of processes with the named levers on in
 batch at 0.75 of the device comes from the line through the peaks that were measured (from a closed
 form where there are not two) and is then run. A lever that fails on one rank shows that it is named
 and that nothing is left running. At the end ``levergate ab`` decides the
-whole set of levers against the reference on all GPUs.
+whole set of levers (or that of ``--ab-levers``) against the reference on all GPUs.
 
 ``OUT/several_gpus.json`` holds what is known after each step; the same call goes on from there, and
-ends with exit code 3 where the time limit came first.
+ends with exit code 3 where the time limit came first. Figures of other levers are not gone on with.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import argparse
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,15 @@ from benchmarks.several_gpus_steps import (
     HEAD,
     PUBLIC,
     REHEARSAL,
+    STOPPING_S,
     Point,
+    begun_in,
     line,
     measured,
     memory_of,
     row_of,
     visible,
+    within,
 )
 from experiments.environment import cuda_devices, find_device, stack_versions
 from experiments.files import write_atomically
@@ -182,9 +184,9 @@ def take_failure(book: Book, options: argparse.Namespace) -> bool:
 
 def take_verdict(book: Book, options: argparse.Namespace) -> bool:
     """The whole set against the reference, decided by levergate on all GPUs; it resumes a run."""
-    if book.has("verdict") or not options.levers:
+    if book.has("verdict") or not options.ab_levers:
         return True
-    whole_stack.plugin(options.out / "levers", options.levers)
+    whole_stack.plugin(options.out / "levers", options.ab_levers)
     settings = {**steps_of(options, options.workload[0]), "bs": str(options.ab_bs)}
     words = [sys.executable, str(ROOT / "cli.py"), "ab", whole_stack.NAME, "--cand", whole_stack.ON]
     words += ["--workload", options.workload[0], "--device", options.device, "--oracle", "none"]
@@ -193,44 +195,17 @@ def take_verdict(book: Book, options: argparse.Namespace) -> bool:
         words += ["--set", f"{name}={value}"]
     home = Path(os.environ.get("LEVERGATE_HOME") or SCRATCH / "home")
     variables = {**os.environ, "LEVERGATE_HOME": str(home)}
-    words += ["--resume", begun] if (begun := _begun(home)) else []
+    words += ["--resume", begun] if (begun := begun_in(home)) else []
     if book.left_s() < LONGEST_STEP_S["cpu" if options.device == "cpu" else "cuda"]:
         return False
-    done = _within(words, variables, book.left_s() - 20)
+    done = within(words, variables, book.left_s() - STOPPING_S)
     if done is None:
         return False
     code, out, err = done
     answer = json.loads(out) if out.strip() else {"error": err.strip()}
-    book.write("verdict", {"exit_code": code, "levers": options.levers, **answer})
+    book.write("verdict", {"exit_code": code, "levers": options.ab_levers, **answer})
     print(f"verdict: {answer.get('outcome')} {answer.get('reason')} {err.strip()}", flush=True)
     return True
-
-
-def _begun(home: Path) -> str:
-    """The last run of the whole stack that was not decided; empty where there is none."""
-    begun = [
-        path.parent.name
-        for path in home.glob("runs/*/spec.json")
-        if f'"{whole_stack.NAME}"' in path.read_text()
-        and not (path.parent / "verdict.json").exists()
-    ]
-    return max(begun, default="")
-
-
-def _within(
-    words: Sequence[str], variables: Mapping[str, str], limit_s: float
-) -> tuple[int, str, str] | None:
-    """Run a command; interrupted at the limit, so that it can be resumed, and then None."""
-    process = subprocess.Popen(
-        words, env=variables, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        out, err = process.communicate(timeout=max(1.0, limit_s))
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        process.communicate(timeout=30)
-        return None
-    return process.returncode, out, err
 
 
 def report(book: Book) -> str:
@@ -257,6 +232,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workload", nargs="+", default=["slat_flow"])
     parser.add_argument("--bs", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--levers", default="", metavar="A=ON,B=ON", help="on in every figure")
+    parser.add_argument(
+        "--ab-levers", default="", metavar="A=ON,B=ON", help="of the A/B, if others"
+    )
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--pairs", type=int, default=6, help="of the A/B")
     parser.add_argument("--ab-bs", type=int, default=8, help="batch of the A/B for each GPU")
@@ -265,7 +243,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rehearsed-bytes", type=int, default=20_000_000, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.out = options.out.resolve()
-    options.levers = [one for one in options.levers.split(",") if one]
+    options.levers, options.ab_levers = (
+        [one for one in text.split(",") if one]
+        for text in (options.levers, options.ab_levers or options.levers)
+    )
     options.set = [tuple(one.split("=", 1)) for one in options.set]
     options.device = "cpu" if options.rehearse else "cuda"
     if options.ranks is None:
@@ -278,6 +259,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["LEVERGATE_LEVERS"] = str(options.out / "levers")
     (options.out / "levers").mkdir(parents=True, exist_ok=True)
     book = Book.open(options.out, options.limit)
+    if book.rows() and book.found.get("levers") != options.levers:
+        print(f"{book.path} has figures of {book.found.get('levers')}: take another --out")
+        return 2
     device = find_device(options.device, visible=visible(), ranks=options.ranks)
     book.write("device", dataclasses.asdict(device.facts) | {"ranks": options.ranks})
     book.write("stack", dict(stack_versions(device.driver)))

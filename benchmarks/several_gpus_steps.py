@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.whole_stack import NAME
 from experiments.environment import Device, find_device
 from experiments.executor import Executor
 from experiments.frozen import frozen_environment
@@ -40,6 +42,9 @@ REHEARSAL = {
     "steps": "3",
     "warmup": "1",
 }
+
+STOPPING_S = 20.0
+"""An interrupted run ends its processes within this."""
 
 SAMPLE_LIMIT_S = 300.0
 """A group that takes longer hangs."""
@@ -214,3 +219,38 @@ def line(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 HEAD = (
     "workload   ranks   bs   step ms      tok/s  true %   mm %   GB/GPU form GB  pub. eff. % comm %"
 )
+
+
+def begun_in(home: Path) -> str:
+    """The last run of the whole stack that was not decided; empty where there is none."""
+    begun = [
+        path.parent.name
+        for path in home.glob("runs/*/spec.json")
+        if f'"{NAME}"' in path.read_text() and not (path.parent / "verdict.json").exists()
+    ]
+    return max(begun, default="")
+
+
+def within(
+    words: Sequence[str], variables: Mapping[str, str], limit_s: float
+) -> tuple[int, str, str] | None:
+    """Run a command; interrupted at the limit, so that it can be resumed, and then None."""
+    process = subprocess.Popen(
+        words,
+        env=variables,
+        cwd=Path(__file__).resolve().parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(timeout=max(1.0, limit_s))
+        return process.returncode, out, err
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        process.communicate(timeout=STOPPING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+    return None

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from benchmarks.several_gpus_steps import (
     fixed_bytes,
     memory_of,
     row_of,
+    within,
 )
 from experiments.environment import Device
 from experiments.tasks import Measurement, TaskResult
@@ -143,6 +146,26 @@ def test_nothing_is_begun_that_the_time_does_not_reach(
     book = several_gpus.Book.open(tmp_path, 1)
     assert several_gpus.take(book, point(), options) is None
     assert not several_gpus.take_failure(book, options)
+
+
+def test_figures_of_other_levers_are_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = several_gpus.Book.open(tmp_path, 60)
+    book.write("levers", ["segment_sum_broadcast=on"])
+    book.write(point().name, row(8, 125.0))
+    words = ["--rehearse", "--out", str(tmp_path), "--ranks", "2"]
+    assert several_gpus.main([*words, "--levers", "fused_modulate=on"]) == 2
+    assert "take another --out" in capsys.readouterr().out
+    options = several_gpus.parsed([*words, "--levers", "a=on", "--ab-levers", "a=on,b=on"])
+    assert (options.levers, options.ab_levers) == (["a=on"], ["a=on", "b=on"])
+    assert several_gpus.parsed([*words, "--levers", "a=on"]).ab_levers == ["a=on"]
+
+
+def test_a_run_is_interrupted_at_its_limit_so_that_it_can_go_on() -> None:
+    program = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
+    assert within([sys.executable, "-c", program], os.environ, 1.0) is None
+    assert within([sys.executable, "-c", "print(1)"], os.environ, 30.0) == (0, "1\n", "")
 
 
 def test_the_table_shows_failures_and_the_published_memory() -> None:
