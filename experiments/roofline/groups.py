@@ -13,8 +13,11 @@ from experiments.profiling_records import Group
 
 KERNELS: tuple[tuple[Group, str], ...] = (
     ("communication", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
-    ("copies", r"^memcpy|^memset|direct_copy_kernel|copy_device_to_device|CatArrayBatchedCopy"),
-    ("optimiser", r"adam|multi_tensor_apply|foreach|lamb"),
+    (
+        "copies",
+        r"^memcpy|^memset|copy_kernel_cuda|copy_device_to_device|CatArrayBatchedCopy|^_cast(_both)?$",
+    ),
+    ("optimiser", r"adam|multi_tensor_apply|foreach|lamb(?!da)"),
     (
         "attention",
         r"flash|fmha|attention|sdpa|softmax_.*attn|cudnn.*(mha|sdp)|attn|mha_|_fa[234]_|splitkv"
@@ -28,12 +31,13 @@ KERNELS: tuple[tuple[Group, str], ...] = (
     (
         "reductions",
         r"reduce|segment_sum|indexing_backward|index_put|scatter|cub::|DeviceReduce|sort|radix"
-        r"|triton_red|GammaBeta|norm_backward_.*partial",
+        r"|triton_red|GammaBeta|norm_backward_.*partial"
+        r"|^_partial_sums$|^_sum_partials$|^_column_sums$|^_largest$",
     ),
     (
         "row kernels",
         r"elementwise|layer_?norm|rms|modulate|gate_residual|residual|rope|gelu|silu|softmax"
-        r"|_norm\b|_norm_|dequantise"
+        r"|_norm\b|_norm_|dequantise|^_quantise$|^_forward$|^_backward$"
         r"|triton_(poi|per|fused)|index_select|gather|distribution|fill|where|embedding",
     ),
 )

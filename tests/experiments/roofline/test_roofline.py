@@ -25,6 +25,8 @@ from levers.source import source_digest
 from tests.support import evidence_factory, run_factory, runs
 from tests.support.stub_workload import RATE, STUB
 
+RESULTS = Path(__file__).parents[3] / "docs/results/h200"
+
 
 @pytest.mark.parametrize(
     ("name", "group"),
@@ -63,6 +65,39 @@ from tests.support.stub_workload import RATE, STUB
 )
 def test_a_kernel_is_classed_by_its_name(name: str, group: Group) -> None:
     assert of_kernel(name) == group
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("_backward", "row kernels"),
+        ("residual_norm_backward", "row kernels"),
+        ("_column_sums", "reductions"),
+        ("_sum_partials", "reductions"),
+        ("_cast_both", "copies"),
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::bfloat16_copy_kernel_cuda",
+            "copies",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<8, silu_kernel::{lambda()#1}>",
+            "row kernels",
+        ),
+        ("void lamb_stage_2<float>", "optimiser"),
+    ],
+)
+def test_the_kernels_of_the_training_levers_are_classed(name: str, group: Group) -> None:
+    assert of_kernel(name) == group
+
+
+def test_nothing_of_the_recorded_packed_step_is_left_to_other() -> None:
+    found = json.loads((RESULTS / "flow_steps-slat-whole.json").read_text())
+    times: dict[str, float] = {}
+    for one in found["rows"][-1]["kernels"]:
+        group = of_kernel(one["kernel"])
+        times[group] = times.get(group, 0.0) + one["us"]
+    assert times.get("other", 0.0) < 0.002 * sum(times.values())
+    assert "optimiser" not in times  # that step has none
 
 
 @pytest.mark.parametrize(
