@@ -239,7 +239,8 @@ class Clock:
 
 def rows(size: Size, device: str, clock: Clock, backend: str) -> list[dict[str, Any]]:
     """All rows of the table, each printed as it is known."""
-    drawn, found = Drawn(device), []
+    drawn = Drawn(device)
+    found: list[dict[str, Any]] = []
 
     def add(part: str, call: Call, **more: float) -> dict[str, Any]:
         time.sleep(size.pause_s if part == "burst" else size.gap_s)

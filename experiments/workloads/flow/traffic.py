@@ -1,8 +1,9 @@
 """Least memory traffic of a training step beside its products and attentions, in closed form.
 
 As the FLOPs of a step count useful work alone, so do these bytes: each row-wise operation reads
-what it needs once and writes its result once, in the stream's bf16. A step that gathers, casts or
-keeps intermediates moves more in that time, and so reaches less of the copy's ceiling.
+what it needs once and writes its result once, in the stream's bf16, and what follows on it at once
+has it in registers. A step that gathers, casts or keeps intermediates moves more in that time, and
+so reaches less of the copy's ceiling.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from experiments.workloads.flow.config import FlowConfig
 ROW_BYTES = 2
 """Bytes of an element of the stream (bf16)."""
 
-FORWARD_ROWS, FORWARD_HIDDEN = 21, 2
+FORWARD_ROWS, FORWARD_HIDDEN = 18, 2
 """Elements per latent token of one block's forward, in units of the width and of the MLP's.
 
-Norm and modulation 2 (read, write), twice; queries and keys normed and turned 4; gated residual 3
-(two read, one written), twice; the cross-attention's norm 2, its queries' 2, its residual 3. GELU
-reads and writes the hidden layer.
+A branch added to the stream and the norm of the sum 4 (two read; sum and normed rows written),
+three times, of which one joins this block to the next; queries and keys normed and turned 4; the
+cross-attention's queries 2. GELU reads and writes the hidden layer.
 """
 
-BACKWARD_ROWS, BACKWARD_HIDDEN = 27, 3
+BACKWARD_ROWS, BACKWARD_HIDDEN = 25, 3
 """The same backward.
 
-Norm and modulation 4 (gradient, input and the stream's own gradient read, their sum written),
-twice; the cross-attention's norm 4; queries and keys 6; gated residual 3 (the stream's gradient
-passes as it is), twice; the cross-attention's queries 3; its residual nothing. GELU 3.
+Residual and norm 6 with a gate (the gradients of the norm and of the stream, sum and branch read,
+the gradients of stream and branch written), twice, and 4 without one, where both are one; queries
+and keys 6; the cross-attention's queries 3. GELU 3.
 """
 
 CONDITION_ROWS = 5

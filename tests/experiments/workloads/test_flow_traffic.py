@@ -19,7 +19,7 @@ def test_the_row_wise_work_is_a_sum_over_tokens_and_blocks() -> None:
     one, two = config(depth="1"), config(depth="2")
     assert row_bytes(two) == 2 * row_bytes(one)
     tokens, samples = sum(one.lengths), len(one.lengths)
-    latent = tokens * (48 * one.channels + 5 * one.mlp)
+    latent = tokens * (43 * one.channels + 5 * one.mlp)
     condition = samples * one.cond_tokens * 5 * one.channels
     assert row_bytes(one) == 2 * (latent + condition)
 
