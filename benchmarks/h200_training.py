@@ -152,8 +152,10 @@ class Driver:
             say(f"{step.name:22} cannot go on with {begun} (see the log); it begins anew")
             code = self.command(step, "")
         seconds = self.journal.of(step).get("seconds", 0.0) + self.clock() - began
-        state = "interrupted" if code is None else "done" if code in DONE else "failed"
         found = evidence_of(self.home(step), step, self.looked(step))
+        state = "interrupted" if code is None else "done" if code in DONE else "failed"
+        if found.fields().get("reason") == "unmet":  # something is missing that may be brought
+            state = "failed"
         calls = self.journal.of(step).get("calls", 0) + 1
         fields = {"state": state, "exit_code": code, "seconds": round(seconds, 1), "calls": calls}
         self.journal.note(step, **fields, **found.fields())

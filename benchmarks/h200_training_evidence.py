@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.h200_training_steps import Step
-from experiments import bundles, order_view, profile_store, screen_run, spool_reader
+from experiments import (
+    bundles,
+    order_view,
+    profile_store,
+    render,
+    screen_run,
+    spool_reader,
+)
 from experiments.home import Home
 from experiments.run_record import RunRecord
 from experiments.screen_records import ScreenRecord
+from experiments.stack import reports as stack_reports
 from experiments.stack import store as stack_store
 from experiments.stack.records import StackRecord
 from experiments.stack.view import gain_text
@@ -67,17 +75,26 @@ class Evidence:
 
 
 def export(root: Path, folder: Path) -> None:
-    """Write the bundles of what is decided and measured in a home."""
+    """Write what is decided and measured in a home: bundles, and beside a run's its text."""
     home = home_at(root)
     for run in runs_of(root):
         if run.status == "decided":
-            path = folder / f"{root.name}-{run.run_id}.json"
+            path = folder / f"{_named(run)}.json"  # of several, the last one stays
             bundles.export(run, path, profile_store.found(home, run.run_id))
+            path.with_suffix(".md").write_text(render.markdown(view(run)), encoding="utf-8")
     for stack in stacks_of(root):
         if stack.status in ("measured", "refused"):
-            stack_store.export(stack, folder / f"{root.name}-{stack.stack_id}.json")
+            stack_store.export(stack, folder / f"stack-{root.name}.json")
+            text = stack_reports.markdown(stack)
+            (folder / f"stack-{root.name}.md").write_text(text, encoding="utf-8")
     for screen in sorted((root / screen_run.SCREENS).glob("*.json")):
-        (folder / f"{root.name}-{screen.name}").write_bytes(screen.read_bytes())
+        (folder / f"screen-{root.name}.json").write_bytes(screen.read_bytes())
+
+
+def _named(run: RunRecord) -> str:
+    """What its bundle is called: lever, workload, size."""
+    spec = run.spec
+    return "-".join((spec.lever, spec.workload, str(spec.parameters["size"])))
 
 
 def evidence_of(root: Path, step: Step, look: Path) -> Evidence:

@@ -13,9 +13,9 @@ import pytest
 
 import cli
 from benchmarks import h200_training as driver
-from benchmarks.h200_training_evidence import Evidence
+from benchmarks.h200_training_evidence import Evidence, evidence_of, export, unfinished
 from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, SETS, Scale, Step, steps
-from experiments import beside, prepare
+from experiments import beside, bundles, prepare
 from experiments.commands import ab as ab_command
 from experiments.commands import stack as stack_command
 from experiments.environment import Device
@@ -207,6 +207,36 @@ def test_a_run_that_cannot_go_on_here_begins_anew(
     monkeypatch.setattr(driver.Driver, "command", lambda _, __, begun: codes[begun])
     call.take(ab("a.one", 1))
     assert call.journal.found["a.one"]["state"] == "done"
+
+
+def test_what_misses_a_package_is_tried_again_by_the_next_call(
+    call: driver.Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unmet = Evidence("run-1", "invalid (unmet)", {"reason": "unmet"})
+    monkeypatch.setattr(driver, "evidence_of", lambda *_: unmet)
+    one = ab("a.one", 1)
+    assert not call.go([one])
+    assert call.journal.of(one)["state"] == "failed"
+
+
+def test_the_bundle_of_a_decided_run_has_its_text_beside_it(tmp_path: Path) -> None:
+    record = bundles.read_bundle(ROOT / "docs/results/h200/segment_sum_broadcast-slat_flow-xl.json")
+    folder = tmp_path / "home" / "runs" / record.run_id
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(record.model_dump_json())
+    (folder / "journal.jsonl").write_text("")
+    (folder / "verdict.json").write_text(record.model_dump_json())
+    out = tmp_path / "out"
+    out.mkdir()
+    export(tmp_path / "home", out)
+    name = "segment_sum_broadcast-slat_flow-xl"
+    assert sorted(path.name for path in out.iterdir()) == [f"{name}.json", f"{name}.md"]
+    assert bundles.read_bundle(out / f"{name}.json") == record
+    step = ab("levers.broadcast", 1)
+    said = evidence_of(tmp_path / "home", step, out / "none")
+    assert said.run == record.run_id
+    assert said.text.startswith("default-ON (failing-axis-win)  train/tok_s +125.0 %")
+    assert unfinished(tmp_path / "home", "ab") == ""
 
 
 def test_a_command_is_interrupted_at_its_limit_and_its_group_ended(tmp_path: Path) -> None:
