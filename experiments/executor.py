@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from experiments.frozen import FrozenEnvironment
 from experiments.home import make_folder
 from experiments.records import FailureKind
-from experiments.server_process import ServerDied, ServerProcess, read_tail
+from experiments.server_process import ServerProcess, read_tail
 from experiments.server_protocol import Ending, Request
 from experiments.tasks import LIMIT_S, Task, TaskResult
 from experiments.values import Scalar
@@ -33,9 +33,13 @@ from experiments.values import Scalar
 PRELOADED = ("torch", "numpy", "experiments.worker")
 """What the server loads beside the workload's opener; levers are never among it."""
 
-PRELOADED_RANKS = ("experiments.ranks.parallel", "torch._dynamo")
-"""What several ranks need beside (DDP loads the second): each would spend seconds on importing it.
-The second is left to the ranks on CUDA, where loading it might touch the driver before the fork."""
+PRELOADED_RANKS = ("experiments.ranks.parallel",)
+"""What several ranks need beside."""
+
+FIRST_USED = ("torch._dynamo", "triton")
+"""What PyTorch loads by itself at the first call of a custom operator (packed attention is one) or
+of DDP: 3.6 seconds in every process on an H200's host. Left to the processes where loading it
+leaves the server unfit for a fork."""
 
 
 class Watcher(Protocol):
@@ -101,6 +105,7 @@ class Executor:
         self._folder = work
         self._server: ServerProcess | None = None
         self._count = 0
+        self._first_used = FIRST_USED if frozen.device.is_cuda or frozen.ranks > 1 else ()
         self._cores: set[int] | None = None
 
     def __enter__(self) -> Executor:
@@ -125,8 +130,13 @@ class Executor:
 
     def new_block(self) -> None:
         """Replace the server; it loads its modules while the caller goes on."""
+        self._fresh_server()
+
+    def _fresh_server(self) -> ServerProcess:
         self._stop()
-        self._server = ServerProcess(self.frozen, self._preload(), self._folder / "server.log")
+        log = self._folder / "server.log"
+        self._server = ServerProcess(self.frozen, self._preload(), log)
+        return self._server
 
     def run(self, task: Task, timeout_s: float | None = None) -> Execution:
         """Run one task in a fresh process; how it fails is part of the result.
@@ -156,9 +166,8 @@ class Executor:
     def _preload(self) -> tuple[str, ...]:
         if self.frozen.fresh_interpreter:
             return ()
-        several = PRELOADED_RANKS[: 1 if self.frozen.device.is_cuda else 2]
-        more = several if self.frozen.ranks > 1 else ()
-        return (*PRELOADED, *more, self.frozen.opener.split(":")[0])
+        more = PRELOADED_RANKS if self.frozen.ranks > 1 else ()
+        return (*PRELOADED, *more, self.frozen.opener.split(":")[0], *self._first_used)
 
     def _stop(self) -> None:
         if self._server is not None:
@@ -166,13 +175,15 @@ class Executor:
             self._server = None
 
     def _ready(self) -> ServerProcess:
-        if self._server is None or self._server.has_ended:
-            self.new_block()
         server = self._server
-        if server is None:
-            raise ServerDied("no server was started")
+        if server is None or server.has_ended:
+            server = self._fresh_server()
         start = time.monotonic()
         ready = server.wait_ready()
+        if ready.not_forkable and self._first_used and not self.frozen.fresh_interpreter:
+            self._first_used = ()
+            server = self._fresh_server()
+            ready = server.wait_ready()
         self.server_s += time.monotonic() - start
         if not self.frozen.fresh_interpreter:
             self.not_forkable = ready.not_forkable

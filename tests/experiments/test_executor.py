@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -183,6 +185,32 @@ def test_a_server_that_was_killed_is_replaced(executor: Executor) -> None:
     server.kill()
     _until(lambda: server.status() == psutil.STATUS_ZOMBIE)
     assert executor.run(runs.task(runs.spec())).result.failure is None
+
+
+def test_what_leaves_the_server_unfit_for_a_fork_is_left_to_the_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starts_a_thread.py").write_text(
+        "from threading import Thread\nfrom time import sleep\n"
+        "Thread(target=sleep, args=(9,), daemon=True).start()\n"
+    )
+    runs.use_stub(monkeypatch)
+    frozen = runs.frozen(runs.spec(), environ={**os.environ, "PYTHONPATH": str(tmp_path)})
+    with Executor(frozen, tmp_path / "work") as executor:
+        executor._first_used = ("starts_a_thread",)
+        executor.new_block()
+        assert executor.run(runs.task(runs.spec())).result.failure is None
+        assert executor.not_forkable == ""
+
+
+def test_on_cuda_what_pytorch_loads_at_first_use_is_loaded_before_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.use_stub(monkeypatch)
+    frozen = runs.frozen(runs.spec(), environ=dict(os.environ))
+    assert "torch._dynamo" not in Executor(frozen, tmp_path)._preload()
+    cuda = replace(frozen, device=SimpleNamespace(is_cuda=True))  # type: ignore[arg-type]
+    assert "torch._dynamo" in Executor(cuda, tmp_path)._preload()
 
 
 def test_a_workload_that_does_not_import_is_said_with_its_traceback(
