@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from experiments import plot_curves, stats
+from experiments.parity_records import ParityReport
 from experiments.records import Effect, Look
 from experiments.run_record import RunRecord
 from experiments.tracking.payload import percent
@@ -47,12 +48,12 @@ def plots(record: RunRecord) -> tuple[Plot, ...]:
     if record.looks:
         drawn = [_forest(record, record.looks[-1])]
         drawn += [one for axis in _shown_axes(record) if (one := _pairs(record, axis)) is not None]
-    return (*drawn, *_curves(record))
+    return (*drawn, *curves_of([] if record.parity is None else [record.parity]))
 
 
-def _curves(record: RunRecord) -> Iterator[Plot]:
+def curves_of(reports: Iterable[ParityReport]) -> Iterator[Plot]:
     """Of each check with curves: both arms, and their difference beside the reference's own."""
-    for check in record.parity.checks if record.parity else ():
+    for check in (check for report in reports for check in report.checks):
         found = plot_curves.curves_of(check)
         if found is not None:
             with drawing(*plot_curves.SIZE_IN) as (figure, save):

@@ -68,4 +68,5 @@ def merge(parts: Sequence[CheckResult], names: str) -> CheckResult:
         detail=detail,
         strongest=strongest,
         digest=digest_of(" ".join(part.digest for part in parts)),
+        curves=next((part.curves for part in parts if part.curves), {}),
     )

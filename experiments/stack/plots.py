@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from experiments.plots import BAD, FAINT, GOOD, INK, REF, Plot, drawing
+from experiments.plots import BAD, FAINT, GOOD, INK, REF, Plot, curves_of, drawing
 from experiments.stack.records import Contrast, StackRecord
 
 
 def plots(record: StackRecord) -> tuple[Plot, ...]:
-    """The figures of a stack; none where no speed may be shown."""
-    if not record.analysis.gains:
-        return ()
-    return (_rows(record), _gains(record))
+    """The figures of a stack: of speed where that may be shown, and the whole's training curves."""
+    speed = (_rows(record), _gains(record)) if record.analysis.gains else ()
+    return (*speed, *_curves(record))
+
+
+def _curves(record: StackRecord) -> Iterator[Plot]:
+    """The curves that the parity of the whole compared, where the workload trains."""
+    whole = record.evidence[record.spec.whole : record.spec.whole + 1]
+    return curves_of(one.parity for one in whole if one.parity is not None)
 
 
 def _rows(record: StackRecord) -> Plot:

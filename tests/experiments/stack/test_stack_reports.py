@@ -122,6 +122,23 @@ def test_a_refused_stack_shows_why_and_no_speed() -> None:
     assert not plots(refused)
 
 
+def test_the_training_curves_of_the_whole_stand_in_its_page() -> None:
+    record = measured()
+    series = {"reference": (2.0, 1.5, 1.2), "candidate": (2.0, 1.5, 1.21)}
+    series |= {"reference repeat 1": (2.0, 1.5, 1.2), "reference reordered 1": (2.0, 1.51, 1.2)}
+    (check,) = factory.passed().checks
+    report = ParityReport(
+        checks=(check.model_copy(update={"curves": series}),), claimed=ParityClass.LOSSLESS
+    )
+    evidence = tuple(
+        one.model_copy(update={"parity": report}) if one.row.levers else one
+        for one in record.evidence
+    )
+    drawn = plots(record.model_copy(update={"evidence": evidence}))
+    assert [one.name for one in drawn] == ["waterfall", "gains", "curves_stack"]
+    assert "3 steps" in drawn[-1].caption
+
+
 def test_a_record_with_a_broken_parity_and_samples_cannot_be_built() -> None:
     record = measured()
     broken = CheckResult(
