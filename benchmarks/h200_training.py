@@ -153,7 +153,8 @@ class Driver:
             code = self.command(step, "")
         seconds = self.journal.of(step).get("seconds", 0.0) + self.clock() - began
         found = evidence_of(self.home(step), step, self.looked(step))
-        state = "interrupted" if code is None else "done" if code in DONE else "failed"
+        stopped = code in (None, Exit.INTERRUPTED)
+        state = "interrupted" if stopped else "done" if code in DONE else "failed"
         if found.fields().get("reason") == "unmet":  # something is missing that may be brought
             state = "failed"
         calls = self.journal.of(step).get("calls", 0) + 1
