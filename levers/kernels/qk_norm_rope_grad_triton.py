@@ -27,6 +27,7 @@ from levers.kernels.qk_norm_rope_tile_triton import (
     load_scales,
     load_turns,
     store_pairs,
+    times_inverse,
 )
 
 ROWS, TILES, WARPS = 16, 8, 4
@@ -61,14 +62,16 @@ def _tile(  # type: ignore[no-untyped-def]
     grad_even, grad_odd = load_pairs(grad_ptr, at, keep, ROWS, PAIRS)
     if TURN:
         grad_even, grad_odd = grad_even * cos + grad_odd * sin, grad_odd * cos - grad_even * sin
-    inverse, clamped = inverse_norm(even, odd)
-    even, odd = even * inverse[:, None], odd * inverse[:, None]
+    exact: tl.constexpr = out_ptr.dtype.element_ty == tl.float32
+    inverse, rest, clamped = inverse_norm(even, odd, exact)
+    even = times_inverse(even, inverse, rest, exact)
+    odd = times_inverse(odd, inverse, rest, exact)
     sum_even, sum_odd = grad_even * even, grad_odd * odd
     grad_even, grad_odd = grad_even * scale_even[None, :], grad_odd * scale_odd[None, :]
     along = tl.sum(grad_even * even + grad_odd * odd, axis=1)
     along = tl.where(clamped, 0.0, along)
-    grad_even = (grad_even - even * along[:, None]) * inverse[:, None]
-    grad_odd = (grad_odd - odd * along[:, None]) * inverse[:, None]
+    grad_even = times_inverse(grad_even - even * along[:, None], inverse, rest, exact)
+    grad_odd = times_inverse(grad_odd - odd * along[:, None], inverse, rest, exact)
     out_at = (rows * out_stride + head * dim)[:, None] + columns[None, :]
     store_pairs(out_ptr, out_at, keep, grad_even, grad_odd, ROWS, PAIRS)
     return sum_even, sum_odd

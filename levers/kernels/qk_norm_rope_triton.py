@@ -20,6 +20,7 @@ from levers.kernels.qk_norm_rope_tile_triton import (
     load_scales,
     load_turns,
     store_pairs,
+    times_inverse,
 )
 
 HEADS = 4
@@ -38,10 +39,11 @@ def _head(  # type: ignore[no-untyped-def]
     keep = (rows < count)[:, None] & (columns < dim)[None, :]
     at = (rows * row_stride + head * head_stride)[:, None] + columns[None, :]
     even, odd = load_pairs(x_ptr, at, keep, ROWS, PAIRS)
-    inverse, _ = inverse_norm(even, odd)
+    exact: tl.constexpr = out_ptr.dtype.element_ty == tl.float32
+    inverse, rest, _ = inverse_norm(even, odd, exact)
     scale_even, scale_odd = load_scales(gamma_ptr, head, dim, root, PAIRS)
-    even = even * inverse[:, None] * scale_even[None, :]
-    odd = odd * inverse[:, None] * scale_odd[None, :]
+    even = times_inverse(even, inverse, rest, exact) * scale_even[None, :]
+    odd = times_inverse(odd, inverse, rest, exact) * scale_odd[None, :]
     if TURN:
         even = even.to(out_ptr.dtype.element_ty).to(tl.float32)
         odd = odd.to(out_ptr.dtype.element_ty).to(tl.float32)

@@ -73,14 +73,16 @@ def _forward(  # type: ignore[no-untyped-def]
     x_at = x_ptr + first.to(tl.int64) * x_stride + columns
     y_at = y_ptr + first.to(tl.int64) * channels + columns
     ahead = tl.load(x_at, mask=columns < tl.where(first < last, channels, 0), other=0.0)
+    count = tl.full((), channels, tl.float32)
+    eps = tl.full((), eps, tl.float32)  # an fp64 value in a graph that Inductor compiled
     for step in range(0, last - first):
         x = ahead.to(tl.float32)
         x_at += x_stride
         filled = tl.where(first + step + 1 < last, channels, 0)
         ahead = tl.load(x_at, mask=columns < filled, other=0.0)
-        mean = tl.sum(x, axis=0) / channels
+        mean = tl.div_rn(tl.sum(x, axis=0), count)
         gap = tl.where(inside, x - mean, 0.0)
-        deviation = tl.sqrt_rn(tl.sum(gap * gap, axis=0) / channels + eps)
+        deviation = tl.sqrt_rn(tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps)
         rstd = tl.div_rn(tl.full((), 1.0, tl.float32), deviation)
         y = gap * rstd * scale + shift
         tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
@@ -138,6 +140,7 @@ def _backward(  # type: ignore[no-untyped-def]
     scale = _scale_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
     scale_sum = tl.full((BLOCK,), 0.0, tl.float32)
     shift_sum = tl.full((BLOCK,), 0.0, tl.float32)
+    count = tl.full((), channels, tl.float32)
     x_at = x_ptr + first.to(tl.int64) * x_stride + columns
     grad_at = grad_ptr + first.to(tl.int64) * grad_stride + columns
     dx_at = dx_ptr + first.to(tl.int64) * channels + columns
@@ -164,7 +167,7 @@ def _backward(  # type: ignore[no-untyped-def]
         rstd_ahead = tl.load(rstd_ptr + first + step + 1, mask=more, other=0.0)
         inner = grad * scale
         total, along = tl.reduce((inner, inner * normed), 0, _add_both)
-        dx = rstd * (inner - total / channels - normed * (along / channels))
+        dx = rstd * (inner - tl.div_rn(total, count) - normed * tl.div_rn(along, count))
         if STREAM:
             dx += stream_ahead.to(tl.float32)
             stream_at += stream_stride
