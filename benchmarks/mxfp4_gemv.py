@@ -1,13 +1,15 @@
 """Products with MXFP4 weights against PyTorch's bf16 ones, matrix by matrix of the 0.6 B and 4 B.
 
-    python benchmarks/mxfp4_gemv.py [--device cuda:0] [--models 0.6b,4b] [--rows 1,2,4,8,16,32]
-                                    [--sweep] [--out FILE]
+    python -m benchmarks.mxfp4_gemv [--device cuda:0] [--models 0.6b,4b] [--rows 1,2,4,8,16,32]
+                                    [--out FILE]
+    python -m benchmarks.mxfp4_gemv --variants [--seconds 55] [--jobs 16] [--rows 1,8,32]
+    python -m benchmarks.mxfp4_gemv --write FILE    # the module of the best cuts, from such a file
 
 Each call is one of a CUDA graph that walks through copies of the matrix which together are several
 times larger than the L2 cache, so that every weight comes from memory. Bytes are those that the
-product must read: weights as stored, and activations. ``--sweep`` also times other cuts into
-programs and names the best. On a CPU the same script rehearses at small sizes, on the plain path.
-This is a benchmark of operations and no verdict.
+product must read: weights as stored, and activations. ``--variants`` times every cut into programs
+instead, each checked against PyTorch's product first. On a CPU the same script rehearses at small
+sizes, on the plain path. This is a benchmark of operations and no verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from levers.kernels.mxfp4_matrix import Mxfp4Weight, quantise
+from levers.kernels.mxfp4_plans import plan_of
 
 COPY_BYTES_PER_S = 4.3e12
 """Device-to-device copy on an H200, read and write, as measured."""
@@ -53,17 +56,11 @@ MODELS = {
     "rehearsal": {"qkv": (512, 128), "down": (128, 512)},
 }
 """Outputs and inputs of Qwen3's matrices (their published config.json)."""
-SWEEP = (
-    (16, 1, 1, False), (16, 1, 3, False), (16, 1, 3, True), (32, 1, 1, False), (32, 1, 3, False),
-    (64, 2, 1, False), (64, 2, 3, False),
-)  # fmt: skip
-"""Outputs, warps and stages of a program, and whether it is launched early."""
-SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One product: medians in microseconds; ``best`` is the best other cut where swept."""
+    """One product: medians in microseconds."""
 
     model: str
     matrix: str
@@ -73,8 +70,6 @@ class Line:
     mxfp4_us: float
     read_bytes: int
     plan: str
-    best_us: float = 0.0
-    best_plan: str = ""
 
     @property
     def ratio(self) -> float:
@@ -139,7 +134,7 @@ class Copies:
         packed = quantise(plain)
         count = max(2, -(-WALK_BYTES // plain.nbytes)) if on_cuda else 2
         again = [
-            Mxfp4Weight(packed.words_EW.clone(), packed.scales_EG.clone(), packed.tickets.clone())
+            Mxfp4Weight(packed.words.clone(), packed.codes.clone(), *shape)
             for _ in range(count - 1)
         ]
         return cls([plain, *(plain.clone() for _ in range(count - 1))], [packed, *again])
@@ -157,67 +152,28 @@ def mxfp4_call(x: Tensor, weight: Mxfp4Weight, *, gate: bool) -> Tensor:
     return weight.swiglu(x) if gate else weight.linear(x)
 
 
-def lines(device: str, model: str, rows: list[int], timer: Timer, *, sweep: bool) -> Iterator[Line]:
+def lines(device: str, model: str, rows: list[int], timer: Timer) -> Iterator[Line]:
     """Every matrix of a model at every number of rows; gate_up with and without its gate."""
     for name, shape in MODELS[model].items():
         copies = Copies.of(shape, device)
         for count in rows:
             x = torch.randn(count, shape[1], device=device, dtype=copies.plain[0].dtype)
             for gate in (False, True) if name == "gate_up" else (False,):
-                yield measured(model, name, x, copies, timer, gate=gate, sweep=sweep)
+                yield measured(model, name, x, copies, timer, gate=gate)
         del copies
 
 
-def measured(
-    model: str, name: str, x: Tensor, copies: Copies, timer: Timer, *, gate: bool, sweep: bool
-) -> Line:
+def measured(model: str, name: str, x: Tensor, copies: Copies, timer: Timer, *, gate: bool) -> Line:
     """Both forms of one product in turn."""
     first, count = copies.packed[0], x.shape[0]
-    outputs, inputs = first.shape[0] // (2 if gate else 1), first.shape[1]
     plain_us = timer.us([lambda w=w: bf16_call(x, w, gate=gate) for w in copies.plain])  # type: ignore[misc]
     packed_us = timer.us([lambda w=w: mxfp4_call(x, w, gate=gate) for w in copies.packed])  # type: ignore[misc]
-    on_cuda = x.device.type == "cuda"
-    best = (0.0, "")
-    if sweep and on_cuda:
-        best = min(swept(x, copies, timer, outputs, inputs, gate=gate))
-    read = first.words_EW.nbytes + first.scales_EG.nbytes + x.nbytes
-    return Line(
-        model, name, count, gate, plain_us, packed_us, read,
-        fixed_plan(outputs, inputs, count) if on_cuda else "dequantised", *best,
-    )  # fmt: skip
-
-
-def fixed_plan(outputs: int, inputs: int, rows: int) -> str:
-    from levers.kernels.mxfp4_launch import plan_of
-
-    return described(asdict(plan_of(outputs, inputs, rows)))
-
-
-def described(plan: Mapping[str, int]) -> str:
-    text = "{outputs} outputs, {splits} splits, {warps} warps, {stages} stages".format(**plan)
-    return text + (", early" if plan["early"] else "")
-
-
-def swept(
-    x: Tensor, copies: Copies, timer: Timer, outputs: int, inputs: int, *, gate: bool
-) -> Iterator[tuple[float, str]]:
-    """Other cuts; one that does not fit the device's shared memory is left out."""
-    import triton
-
-    from levers.kernels.mxfp4_launch import Epilogue, Plan, product
-
-    epilogue = Epilogue(gate=gate)
-    for tile, warps, stages, early in SWEEP:
-        for splits in SPLITS:
-            programs = -(-outputs // tile) * splits
-            if splits > inputs // 256 or (splits > 1 and programs > 8448):
-                continue
-            plan = Plan(tile, splits, warps, stages, early)
-            calls = [lambda w=w, p=plan: product(x, w, epilogue, p) for w in copies.packed]  # type: ignore[misc]
-            try:
-                yield timer.us(calls), described(asdict(plan))
-            except triton.runtime.errors.OutOfResources:
-                break
+    plan = "dequantised"
+    if x.device.type == "cuda":
+        outputs = first.outputs // 2 if gate else first.outputs
+        plan = str(plan_of(outputs, first.inputs, count, gate=gate))
+    read = first.nbytes + x.nbytes
+    return Line(model, name, count, gate, plain_us, packed_us, read, plan)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -230,7 +186,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     rows = [int(one) for one in options.rows.split(",")]
     found: list[Line] = []
     for model in models:
-        for line in lines(options.device, model, rows, timer, sweep=options.sweep):
+        for line in lines(options.device, model, rows, timer):
             print(row_of(line, on_cuda=on_cuda), flush=True)
             found.append(line)
     return {
@@ -250,30 +206,44 @@ HEAD = (
 def row_of(line: Line, *, on_cuda: bool) -> str:
     """One line of the table."""
     share = f"{1e11 * line.gb_per_s / COPY_BYTES_PER_S:6.0f}%" if on_cuda else f"{'':7}"
-    best = f"  best {line.best_us:.2f} us: {line.best_plan}" if line.best_plan else ""
     matrix = line.matrix + (" and gate" if line.gate else "")
     return (
         f"{line.model:9} {matrix:16} {line.rows:3} {line.bf16_us:9.2f} {line.mxfp4_us:9.2f} "
-        f"{line.ratio:6.2f}x {line.gb_per_s:6.0f} {share}  {line.plan}{best}"
+        f"{line.ratio:6.2f}x {line.gb_per_s:6.0f} {share}  {line.plan}"
     )
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
+    """Measure, or write the module of what was measured."""
+    from benchmarks import mxfp4_variants as variants
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", default="0.6b,4b")
-    parser.add_argument("--rows", default="1,2,4,8,16,32")
+    parser.add_argument("--rows")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--seconds", type=float, default=55.0, help="of --variants")
+    parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1))
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--module", type=Path, default=variants.MODULE)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
+    if options.write:
+        options.module.write_text(variants.module_text(json.loads(options.write.read_text())))
+        print(f"wrote {options.module}")
+        return 0
+    options.rows = options.rows or ("1,8,32" if options.variants else "1,2,4,8,16,32")
+    folder, name = os.environ.get("OUT"), "mxfp4_variants" if options.variants else "mxfp4_gemv"
+    options.out = options.out or (Path(folder) / f"{name}.json" if folder else None)
+    if options.variants:
+        return variants.run(options)
     print(HEAD)
     found = run(options)
-    folder = os.environ.get("OUT")
-    out = options.out or (Path(folder) / "mxfp4_gemv.json" if folder else None)
-    if out:
-        out.write_text(json.dumps(found, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""Weights of 4 bits with a shared scale for every 32: quantiser, storage, plain dequantiser.
+"""Weights of 4 bits with a shared scale for every 32: the format and its quantiser.
 
-Shapes: N rows of activations, E outputs, C inputs (a multiple of 32), P the width of a plane.
+Shapes: E outputs, C inputs (a multiple of 32). How they are stored: :mod:`.mxfp4_layout`.
 
 The format is MXFP4 of the OCP Microscaling Formats (MX) specification v1.0: elements are E2M1
 (sign, two bits of exponent, one of mantissa: 0 0.5 1 1.5 2 3 4 6), and each block of 32 along the
@@ -10,19 +10,9 @@ The shared exponent. The specification's own conversion takes ``floor(log2(large
 puts the block's largest magnitude into [4, 8) and saturates what rounds above 6. Here that exponent
 and the next one up are both tried, and the one with the smaller sum of squared errors is kept, the
 specification's where they tie. Elements are rounded to nearest, ties to even.
-
-Storage. A word of 32 bits holds 8 elements, one of each of 8 *planes*: with superblocks of 8 P
-elements, element ``i P + j`` of a superblock lies in plane ``i`` of its word ``j``. A plane of a
-superblock is therefore a run of P inputs below one scale, and all its elements sit in the same bits
-of P words. Planes i and i + 4 sit in the two halves of the word, in the bits from which one or two
-shifts carry them to those of a pair of bf16 numbers (:data:`SIGN_SHIFT`, :data:`REST_SHIFT`): sign
-to bit 15, exponent and mantissa to bits 8 to 6. Read as bf16 that number is the element's value
-times ``2 ** -126``, the subnormal 0.5 included, so that no table is needed and nothing is rounded.
 """
 
 from __future__ import annotations
-
-import functools
 
 import torch
 from torch import Tensor
@@ -46,20 +36,6 @@ LEAST_CODE = 1
 MOST_CODE = 128
 """Scale 2. The kernels multiply by ``2 ** (code - 1)`` in bf16, which must be finite; a matrix with
 weights above 12 is left as it is."""
-
-PLANES = 8
-SIGN_SHIFT = (0, 3, 1, 2)
-REST_SHIFT = (0, 3, 6, -3)
-"""Left shifts of a half word that carry sign and rest of planes 0 to 3 (and 4 to 7) in place."""
-SIGN_BIT, REST_BIT = 15, 6
-
-PLANE_WIDTHS = (32, 16, 8, 4)
-"""Widths of a plane, the best first: a row must be a whole number of superblocks of 8 P."""
-
-
-def plane_width(inputs: int) -> int:
-    """P of a row of so many inputs, a multiple of 32."""
-    return next(width for width in PLANE_WIDTHS if inputs % (PLANES * width) == 0)
 
 
 def refusal(weight_EC: Tensor) -> str:
@@ -106,53 +82,3 @@ def _squared_error(blocks: Tensor, exponent: Tensor) -> Tensor:
 def power_of_two(exponent: Tensor) -> Tensor:
     """``2 ** exponent`` in fp32, exactly, for integers from -126 to 127: by its bits."""
     return ((exponent.to(torch.int32) + BIAS) << 23).view(torch.float32)
-
-
-def pack(codes_EC: Tensor, width: int) -> Tensor:
-    """Words int32 [E, C / 8] of E2M1 codes, laid out in planes of a width."""
-    planes = codes_EC.view(codes_EC.shape[0], -1, PLANES, width).to(torch.int64)
-    words = torch.zeros_like(planes[..., 0, :])
-    for plane in range(PLANES):
-        sign, rest = _places(plane)
-        code = planes[..., plane, :]
-        words |= ((code >> 3) << sign) | ((code & 7) << rest)
-    words = torch.where(words >= 1 << 31, words - (1 << 32), words)
-    return words.to(torch.int32).flatten(-2)
-
-
-def unpack(words_EW: Tensor, width: int) -> Tensor:
-    """E2M1 codes uint8 [E, C], the inverse of :func:`pack`."""
-    words = words_EW.view(words_EW.shape[0], -1, width)
-    planes = []
-    for plane in range(PLANES):
-        sign, rest = _places(plane)
-        planes.append((((words >> sign) & 1) << 3) | ((words >> rest) & 7))
-    return torch.stack(planes, dim=-2).flatten(-3).to(torch.uint8)
-
-
-def _places(plane: int) -> tuple[int, int]:
-    """Bits of a word at which a plane's sign and the lowest of its other three lie."""
-    half, place = divmod(plane, PLANES // 2)
-    base = 16 * half
-    return base + SIGN_BIT - SIGN_SHIFT[place], base + REST_BIT - REST_SHIFT[place]
-
-
-def dequantise_torch(words_EW: Tensor, scales_EG: Tensor, dtype: torch.dtype) -> Tensor:
-    """The quantised weights ``[E, C]`` with plain PyTorch: four elements a look-up."""
-    outputs, words = words_EW.shape
-    width = plane_width(words * PLANES)
-    halves = words_EW.view(torch.int16).int() & 0xFFFF
-    found = _values_of_halves(dtype).to(words_EW.device).index_select(0, halves.flatten())
-    planes = found.view(outputs, -1, width, PLANES).transpose(-1, -2)
-    scales = power_of_two(scales_EG.int() - BIAS).to(dtype).unsqueeze(-1)
-    return (planes.reshape(outputs, -1, BLOCK) * scales).flatten(-2)
-
-
-@functools.cache
-def _values_of_halves(dtype: torch.dtype) -> Tensor:
-    """The four elements of every half word, ``[65536, 4]``, in the order of their planes."""
-    signed = torch.tensor((*VALUES, *(-value for value in VALUES)), dtype=dtype)
-    halves = torch.arange(1 << 16)
-    places = [_places(plane) for plane in range(PLANES // 2)]
-    codes = [(((halves >> sign) & 1) << 3) | ((halves >> rest) & 7) for sign, rest in places]
-    return signed[torch.stack(codes, dim=-1)]

@@ -1,6 +1,6 @@
 """The cases of the op check of products with MXFP4 weights.
 
-A case's inputs are ``x [N, C]`` and the quantised matrix (words and scales), with a bias and a
+A case's inputs are ``x [N, C]`` and the quantised matrix (words and codes), with a bias and a
 residual for the epilogue. Truth is the product in fp64 of these very weights: what quantising costs
 is a matter of the model's quality, not of the kernel. The reference unpacks them in another way and
 multiplies with PyTorch.
@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from levers.base import OpCase
-from levers.kernels.mxfp4 import BIAS, BLOCK, VALUES, plane_width, power_of_two, unpack
+from levers.kernels.mxfp4 import BIAS, BLOCK, VALUES, power_of_two
+from levers.kernels.mxfp4_layout import unpack, unpack_scales
 from levers.kernels.mxfp4_matrix import Mxfp4Weight, quantise
 
 Tensors = tuple[Tensor, ...]
@@ -29,7 +30,7 @@ CPU_SIDES = {"qkv": (512, 128), "o": (128, 256), "up": (256, 512), "narrow": (48
 """Outputs and inputs: of the 4 B model and the 0.6 B one; of the shipped one and a narrow one."""
 
 ROWS = (1, 2, 3, 7, 8, 16, 31, 32, 64, 65, 203)
-"""Around the tiles of 8, 16, 32 and 64 rows; from 65 on the matrix is written out."""
+"""Around the padded 8, 16 and 32; above them two launches, from 65 on the matrix is written out."""
 
 
 def as_drawn(x: Tensor, weight: Tensor) -> None:
@@ -76,17 +77,16 @@ def wild(x: Tensor, weight: Tensor) -> None:
 
 def rebuilt(inputs: Tensors) -> Mxfp4Weight:
     """The matrix among a case's inputs."""
-    words_EW, scales_EG = inputs[1], inputs[2]
-    tickets = torch.zeros(-(-words_EW.shape[0] // 16), dtype=torch.int32, device=words_EW.device)
-    return Mxfp4Weight(words_EW, scales_EG, tickets)
+    x_NC, words, codes, bias_E = inputs[:4]
+    return Mxfp4Weight(words, codes, bias_E.shape[0], x_NC.shape[1])
 
 
 def unpacked(weight: Mxfp4Weight, dtype: torch.dtype) -> Tensor:
     """The quantised weights, element by element from their codes."""
-    codes = unpack(weight.words_EW, plane_width(weight.shape[1])).int()
+    codes = unpack(weight.words, *weight.shape).int()
     magnitudes = torch.tensor(VALUES, dtype=dtype, device=weight.device)[codes & 7]
     values = torch.where(codes > 7, -magnitudes, magnitudes)
-    scales = power_of_two(weight.scales_EG.int() - BIAS).to(dtype)
+    scales = power_of_two(unpack_scales(weight.codes, *weight.shape).int() - BIAS).to(dtype)
     return values * scales.repeat_interleave(BLOCK, dim=1)
 
 
@@ -125,7 +125,7 @@ class ProductCase:
     gate: bool = False
 
     def inputs(self, seed: int) -> Tensors:
-        """``x, words, scales, bias, residual``, drawn on the CPU: every device gets the same."""
+        """``x, words, codes, bias, residual``, drawn on the CPU: every device gets the same."""
         generator = torch.Generator().manual_seed(seed)
         outputs, inputs = self.sides
         x = torch.randn(self.rows, inputs, generator=generator)
@@ -135,7 +135,7 @@ class ProductCase:
         bias = torch.randn(outputs, generator=generator) * self.added
         residual = torch.randn(self.rows, outputs, generator=generator) * self.added
         x, bias, residual = (one.to(self.device, self.dtype) for one in (x, bias, residual))
-        return x, matrix.words_EW, matrix.scales_EG, bias, residual
+        return x, matrix.words, matrix.codes, bias, residual
 
     def outputs(self, inputs: Tensors) -> Tensors:
         """Room for the result."""

@@ -6,21 +6,20 @@ Shapes: N rows of activations, E outputs, C inputs (a multiple of 32); see :mod:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from levers.kernels.mxfp4 import (
-    BLOCK,
-    PLANES,
+from levers.kernels.mxfp4 import element_codes, refusal
+from levers.kernels.mxfp4_layout import (
+    TILE_OUTPUTS,
     dequantise_torch,
-    element_codes,
     pack,
-    plane_width,
-    refusal,
+    pack_scales,
+    units_of,
 )
 
 CHUNK_ELEMENTS = 1 << 22
@@ -28,8 +27,6 @@ CHUNK_ELEMENTS = 1 << 22
 
 PACKED_ROWS = 64
 """Rows up to which the packed weights are multiplied directly on CUDA; more go to bf16 first."""
-PACKED_PLANE = 16
-"""Narrowest plane that one product on tensor cores sums; inputs that are a multiple of 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +34,31 @@ class Mxfp4Weight:
     """A matrix ``[E, C]`` in MXFP4, as it stands in for a tensor in a Linear.
 
     Attributes:
-        words_EW: int32 [E, C / 8], laid out in planes.
-        scales_EG: uint8 [E, C / 32], E8M0 codes in the order of the blocks.
-        tickets: int32 zeros on the device, one for 16 outputs; the kernels that split the inputs
-            count arrivals there and leave zeros behind. Two streams may not multiply by one matrix
-            at the same time.
+        words: int32 [T, U, 2, 32, 4], eight elements each (:mod:`.mxfp4_layout`).
+        codes: uint8 [T, U, 32, 2], the E8M0 codes of their blocks.
+        outputs: E.
+        inputs: C.
     """
 
-    words_EW: Tensor
-    scales_EG: Tensor
-    tickets: Tensor = field(repr=False)
+    words: Tensor
+    codes: Tensor
+    outputs: int
+    inputs: int
 
     @property
     def shape(self) -> torch.Size:
         """Outputs and inputs, as of the tensor that was quantised."""
-        return torch.Size((self.words_EW.shape[0], self.words_EW.shape[1] * PLANES))
+        return torch.Size((self.outputs, self.inputs))
 
     @property
     def device(self) -> torch.device:
         """Where the words live."""
-        return self.words_EW.device
+        return self.words.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept: words, scales and tickets."""
-        return sum(one.nbytes for one in (self.words_EW, self.scales_EG, self.tickets))
+        """Bytes that are kept: words and codes."""
+        return self.words.nbytes + self.codes.nbytes
 
     def dequantise(self, dtype: torch.dtype) -> Tensor:
         """The quantised weights ``[E, C]``; exact in bf16 and wider where the scale is in range."""
@@ -69,20 +66,21 @@ class Mxfp4Weight:
             from levers.kernels.mxfp4_dequantise_triton import dequantise_triton
 
             return dequantise_triton(self, dtype)
-        return dequantise_torch(self.words_EW, self.scales_EG, dtype)
+        return dequantise_torch(self.words, self.codes, self.outputs, self.inputs, dtype)
 
     def packed(self, x_NC: Tensor) -> bool:
         """Whether the kernel multiplies these rows by the packed weights."""
         few = x_NC.device.type == "cuda" and x_NC.shape[0] <= PACKED_ROWS
-        return few and plane_width(self.shape[1]) >= PACKED_PLANE
+        return few and x_NC.dtype is torch.bfloat16
 
     def linear(
         self, x_NC: Tensor, bias_E: Tensor | None = None, residual_NE: Tensor | None = None
     ) -> Tensor:
         """``x W^T (+ bias) (+ residual)`` in the dtype of ``x``; leading dimensions are kept.
 
-        Up to 64 rows on CUDA one kernel reads the packed weights and adds what is to be added; more
-        rows, and every other device, multiply by the dequantised matrix.
+        Up to 64 rows of bf16 on CUDA one kernel reads the packed weights and adds what is to be
+        added (two launches above 32 rows); more rows, and every other device, multiply by the
+        dequantised matrix.
         """
         rows_NC = x_NC.reshape(-1, x_NC.shape[-1])
         if self.packed(rows_NC):
@@ -92,7 +90,7 @@ class Mxfp4Weight:
         else:
             out_NE = functional.linear(rows_NC, self.dequantise(x_NC.dtype), bias_E)
             out_NE = out_NE if residual_NE is None else out_NE + residual_NE.reshape(out_NE.shape)
-        return out_NE.view(*x_NC.shape[:-1], self.shape[0])
+        return out_NE.view(*x_NC.shape[:-1], self.outputs)
 
     def fused_linear(self, x_NC: Tensor, norm: Any, swiglu: bool) -> Tensor:
         """``act(norm(x + delta) W^T)`` of rows ``[N, C]``: add and norm in one launch, then one.
@@ -118,14 +116,14 @@ class Mxfp4Weight:
     def swiglu(self, x_NC: Tensor) -> Tensor:
         """``silu(gate) * up`` of a matrix of gate rows and then up rows, ``[N, E / 2]``."""
         rows_NC = x_NC.reshape(-1, x_NC.shape[-1])
-        if self.packed(rows_NC):
+        if self.packed(rows_NC) and self.outputs % (2 * TILE_OUTPUTS) == 0:
             from levers.kernels.mxfp4_launch import Epilogue, product
 
             out_NI = product(rows_NC, self, Epilogue(gate=True))
         else:
             gate_NI, up_NI = self.linear(rows_NC).chunk(2, dim=-1)
             out_NI = functional.silu(gate_NI) * up_NI
-        return out_NI.view(*x_NC.shape[:-1], self.shape[0] // 2)
+        return out_NI.view(*x_NC.shape[:-1], self.outputs // 2)
 
 
 def quantise(weight_EC: Tensor) -> Mxfp4Weight:
@@ -138,17 +136,19 @@ def quantise(weight_EC: Tensor) -> Mxfp4Weight:
     if reason:
         raise ValueError(f"{reason}; leave the matrix as it is")
     outputs, inputs = weight_EC.shape
-    width, device = plane_width(inputs), weight_EC.device
-    words_EW = torch.empty((outputs, inputs // PLANES), dtype=torch.int32, device=device)
-    scales_EG = torch.empty((outputs, inputs // BLOCK), dtype=torch.uint8, device=device)
-    for rows in _chunks(outputs, inputs):
-        codes, scales_EG[rows] = element_codes(weight_EC[rows])
-        words_EW[rows] = pack(codes, width)
-    tickets = torch.zeros(-(-outputs // 16), dtype=torch.int32, device=device)
-    return Mxfp4Weight(words_EW, scales_EG, tickets)
+    tiles, units = units_of(outputs, inputs)
+    device = weight_EC.device
+    words = torch.empty((tiles, units, 2, 32, 4), dtype=torch.int32, device=device)
+    codes = torch.empty((tiles, units, 32, 2), dtype=torch.uint8, device=device)
+    for some in _chunks(tiles, inputs):
+        rows = slice(some.start * TILE_OUTPUTS, min(some.stop * TILE_OUTPUTS, outputs))
+        elements, scales = element_codes(weight_EC[rows])
+        words[some], codes[some] = pack(elements), pack_scales(scales)
+    return Mxfp4Weight(words, codes, outputs, inputs)
 
 
-def _chunks(outputs: int, inputs: int) -> Iterator[slice]:
-    step = max(1, CHUNK_ELEMENTS // inputs)
-    for first in range(0, outputs, step):
-        yield slice(first, min(first + step, outputs))
+def _chunks(tiles: int, inputs: int) -> Iterator[slice]:
+    """Runs of rows of units."""
+    step = max(1, CHUNK_ELEMENTS // (inputs * TILE_OUTPUTS))
+    for first in range(0, tiles, step):
+        yield slice(first, min(first + step, tiles))

@@ -1,21 +1,22 @@
 """Device code of products with MXFP4 weights: each packed word is read once and decoded in place.
 
-Shapes: N rows of activations, E outputs, C inputs, P the width of a plane (see ``mxfp4``).
+Shapes: N rows of activations (up to 8, 16 or 32), E outputs, C inputs, W warps of a program, M
+tiles of 16 outputs; units, lanes and words are :mod:`.mxfp4_layout`'s.
 
-A program has BLOCK_E outputs of all rows and walks superblocks of 8 P inputs. It reads their words,
-and for each of the 8 planes multiplies ``[BLOCK_E, P]`` decoded weights by ``[P, N]`` activations
-with ``tl.dot``, summing in fp32. A plane's weights sit in the same bits of every word and share one
-scale for each output, so that decoding needs no exchange between threads: 11 integer operations for
-the 8 elements of a word, in pairs of 16 bits (:func:`decoded_pair`), and one packed multiplication
-in bf16 for a pair, which takes the value from ``2 ** -126`` times its size to the size that the
-scale says. A power of two times a number of 2 bits is exact, so what the tensor cores multiply is
-the quantised weight itself.
+A program has ``16 M`` outputs of all rows, and its warps share the inputs: warp w takes units w,
+w + W, ... of each tile, decodes them in registers (:mod:`.mxfp4_decode_triton`) and multiplies with
+``tl.dot``, batched over the warps, which sums in fp32. At the end the warps' sums are added in a
+fixed order. So the inputs are divided inside a program and never over programs: no partial sum goes
+to memory, nobody waits for a ticket.
 
-Bytes: 0.53 EC + 2 NC (from the cache, once for BLOCK_E outputs) + 2 NE. For the 100.9 M weights of
-a block of the 4 B model that is 53.6 MB, 12.5 us at 4.3 TB/s.
+A unit of words is two loads of 16 bytes a lane. Those of the next step are on their way while a
+step is decoded; a warp begins with two units, 2.2 KB, so that the 12 to 32 warps of an SM have 26
+to 70 KB under way at once, of the 23 KB that 4.3 TB/s at 0.7 us need on each of 132 SMs. EARLY is a
+programmatic dependent launch: the first words, which no launch writes, are asked for while the
+launch before still runs.
 
-Where the inputs are split over programs, each leaves fp32 partial sums, and the one that arrives
-last (a ticket tells) adds them in the order of the splits, so that a result repeats exactly.
+Bytes: 0.53 EC, 2 NC (from the first-level cache of each SM, once for ``16 M`` outputs) and 2 NE.
+For the 100.9 M weights of a block of the 4 B model that is 53.6 MB, 12.5 us at 4.3 TB/s.
 """
 
 from __future__ import annotations
@@ -23,113 +24,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-PLANES = tl.constexpr(8)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def decoded_pair(words, PLACE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Planes PLACE (low half) and PLACE + 4 (high half) of words as pairs of bf16 patterns."""
-    SIGNS: tl.constexpr = -0x7FFF8000
-    RESTS: tl.constexpr = 0x01C001C0
-    if PLACE == 0:
-        pair = words & (SIGNS | RESTS)
-    elif PLACE == 1:
-        pair = (words << 3) & (SIGNS | RESTS)
-    elif PLACE == 2:
-        pair = ((words << 1) & SIGNS) | ((words << 6) & RESTS)
-    else:
-        pair = ((words << 2) & SIGNS) | ((words >> 3) & RESTS)
-    return pair
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def half_bf16(pair, HIGH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One half of a pair as bf16: the elements' values times ``2 ** -126``."""
-    bits = (pair >> 16).to(tl.int16) if HIGH else pair.to(tl.int16)
-    return bits.to(tl.bfloat16, bitcast=True)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def half_fp32(pair, HIGH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same in fp32, by the bits: a conversion may lose what is subnormal."""
-    bits = pair & -65536 if HIGH else pair << 16
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def scale_up(codes, BYTE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``2 ** (code - 1)`` in bf16 of one byte of words of E8M0 codes, each from 1 to 128.
-
-    That is the scale, times the 2^126 by which the halves of a pair are too small.
-    """
-    exponent = ((codes >> (8 * BYTE)) & 0xFF) + 126
-    return (exponent << 7).to(tl.int16).to(tl.bfloat16, bitcast=True)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def weights_of(pair, scale, HIGH: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The quantised weights of one half of a pair, exact in bf16 and fp32.
-
-    Triton's interpreter knows no arithmetic in bf16; what is wider is multiplied in fp32.
-    """
-    if dtype == tl.bfloat16:
-        values = half_bf16(pair, HIGH) * scale
-    else:
-        values = (half_fp32(pair, HIGH) * scale.to(tl.float32)).to(dtype)
-    return values
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def tile_sums(  # type: ignore[no-untyped-def]
-    x_ptr,
-    words_ptr,
-    codes_ptr,
-    e,
-    outputs,
-    rows,
-    words_a_row,
-    x_stride,
-    first,
-    last,
-    P: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    ROWS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Products of superblocks ``first`` to ``last - 1``, fp32 [BLOCK_E, ROWS].
-
-    ``codes_ptr`` is int32: four E8M0 codes at a time, one or two of them for a superblock.
-    """
-    CODES: tl.constexpr = P // 16
-    dtype: tl.constexpr = x_ptr.dtype.element_ty
-    n = tl.arange(0, ROWS)
-    j = tl.arange(0, P)
-    present = e < outputs
-    words_ptr += e.to(tl.int64)[:, None] * words_a_row + j[None, :]
-    codes_ptr += e.to(tl.int64) * (words_a_row // 16)
-    x_ptr += n[None, :] * x_stride + j[:, None]
-    total = tl.full((BLOCK_E, ROWS), 0.0, tl.float32)
-    for block in range(first, last):
-        words = tl.load(words_ptr + block * P, mask=present[:, None], other=0)
-        codes = tl.load(codes_ptr + block * CODES, mask=present, other=0)
-        more = tl.load(codes_ptr + block * CODES + CODES - 1, mask=present, other=0)
-        for plane in tl.static_range(PLANES):
-            at = block * (PLANES * P) + plane * P
-            x = tl.load(x_ptr + at, mask=(n < rows)[None, :], other=0.0)
-            scale = scale_up(codes if plane * P < 128 else more, plane * P // 32 % 4)
-            values = weights_of(decoded_pair(words, plane % 4), scale[:, None], plane >= 4, dtype)
-            total = tl.dot(values, x, total, input_precision=PRECISION)
-    return total
-
-
-@triton.jit
-def collected(partial_ptr, at, keep, stride, splits):  # type: ignore[no-untyped-def]
-    """The sums that the splits have left, added in their order; past the first cache (.cg)."""
-    total = tl.load(partial_ptr + at, mask=keep, other=0.0, cache_modifier=".cg")
-    for split in range(1, splits):
-        there = partial_ptr + split * stride + at
-        total += tl.load(there, mask=keep, other=0.0, cache_modifier=".cg")
-    return total
+from levers.kernels.mxfp4_decode_triton import operand, paired
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -139,8 +34,78 @@ def gated(gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
     return (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
 
 
-@triton.jit(do_not_specialize=("rows",))  # type: ignore[untyped-decorator]
-def tile_product(  # type: ignore[no-untyped-def]
+@triton.jit  # type: ignore[untyped-decorator]
+def row_pointers(  # type: ignore[no-untyped-def]
+    x_ptr, rows, x_stride, W: tl.constexpr, N: tl.constexpr
+):
+    """Where a step's activations lie, ``[32, W, N / 8, 4, 8]``; rows beyond are the last one."""
+    lane = tl.arange(0, 32)
+    n = tl.minimum(tl.arange(0, N // 8)[None, :] * 8 + (lane // 4)[:, None], rows - 1)
+    first = (lane % 4)[:, None] * 32 + tl.arange(0, W)[None, :] * 128
+    at = (n * x_stride)[:, None, :] + first[:, :, None]
+    eights = (tl.arange(0, 4) * 8)[:, None] + tl.arange(0, 8)[None, :]
+    return x_ptr + at[:, :, :, None, None] + eights[None, None, None, :, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def unit_sums(  # type: ignore[no-untyped-def]
+    x_ptr,
+    words_ptr,
+    codes_ptr,
+    tile,
+    inputs,
+    rows,
+    units,
+    x_stride,
+    W: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    QUAD: tl.constexpr,
+    RAGGED: tl.constexpr,
+    PADDED: tl.constexpr,
+    EARLY: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Products of some tiles, fp32 [16 M, N], summed over the warps of a program."""
+    w, lane = tl.arange(0, W), tl.arange(0, 32)
+    at = tile[None, :].to(tl.int64) * units + w[:, None]
+    lane_words = (tl.arange(0, 2) * 128)[:, None] + tl.arange(0, 128)[None, :]
+    words_ptr += (at * 256)[:, :, None, None] + lane_words[None, None, :, :]
+    # Not contiguous, says the hint: two codes loaded at once would be two lanes' in one.
+    codes_ptr += (at * 32)[None, :, :] + lane[:, None, None]
+    codes_ptr = tl.max_contiguous(codes_ptr, (1, 1, 1))
+    x_ptr = row_pointers(x_ptr, rows, x_stride, W, N)
+    column = (lane % 4)[:, None] * 32 + w[None, :] * 128
+    words = tl.load(words_ptr, mask=(w < units)[:, None, None, None], other=0)
+    codes = tl.load(codes_ptr, mask=(w < units)[None, :, None], other=0)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    total = tl.full((W, 16 * M, N), 0.0, tl.float32)
+    for first in range(0, units, W):
+        words_ptr += 256 * W
+        codes_ptr = tl.max_contiguous(codes_ptr + 32 * W, (1, 1, 1))
+        more = first + W + w < units
+        if RAGGED:
+            next_words = tl.load(words_ptr, mask=more[:, None, None, None], other=0)
+            next_codes = tl.load(codes_ptr, mask=more[None, :, None], other=0)
+        else:
+            next_words = tl.load(words_ptr, mask=more[:, None, None, None])
+            next_codes = tl.load(codes_ptr, mask=more[None, :, None])
+        if RAGGED or PADDED:
+            there = first * 128 + column < inputs
+            x = tl.load(x_ptr, mask=there[:, :, None, None, None], other=0.0)
+        else:
+            x = tl.load(x_ptr)
+        x_ptr += 128 * W
+        weights = operand(words, codes, W, M, QUAD, x_ptr.dtype.element_ty)
+        total = tl.dot(weights, paired(x, W, N, QUAD), total, input_precision=PRECISION)
+        words, codes = next_words, next_codes
+    return tl.sum(total, axis=0)
+
+
+@triton.jit(do_not_specialize=("rows", "tiles", "units"))  # type: ignore[untyped-decorator]
+def unit_product(  # type: ignore[no-untyped-def]
     x_ptr,
     words_ptr,
     codes_ptr,
@@ -148,78 +113,51 @@ def tile_product(  # type: ignore[no-untyped-def]
     residual_ptr,
     squares_ptr,
     out_ptr,
-    partial_ptr,
-    ticket_ptr,
     outputs,
+    inputs,
     rows,
-    words_a_row,
+    tiles,
+    units,
     x_stride,
-    splits,
-    P: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    ROWS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    W: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    QUAD: tl.constexpr,
+    RAGGED: tl.constexpr,
+    PADDED: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     SQUARES: tl.constexpr,
-    SWIGLU: tl.constexpr,
+    GATE: tl.constexpr,
     EARLY: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Program (i, s): BLOCK_E outputs of all rows over the superblocks of split s.
+    """Program i: ``16 M`` outputs; half as many with GATE, where M counts the tiles of both halves.
 
-    What is to be added is added to the fp32 sum, which is rounded once. SQUARES leaves the sum of
-    the rounded outputs' squares for each program and row, for the RMS norm that comes next. EARLY
-    is a programmatic dependent launch: the program is set up while the launch before it ends.
+    RAGGED: the units are no multiple of W. PADDED: the inputs are no multiple of 128. What is to be
+    added is added to the fp32 sum, which is rounded once. SQUARES leaves the sum of the rounded
+    outputs' squares for each program and row, for the RMS norm that comes next.
     """
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    e = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
-    superblocks = words_a_row // P
-    first, last = tl.program_id(1) * superblocks // splits, superblocks
-    if SPLIT:
-        last = (tl.program_id(1) + 1) * superblocks // splits
-    total = tile_sums(
-        x_ptr, words_ptr, codes_ptr, e, outputs, rows, words_a_row, x_stride, first, last,
-        P, BLOCK_E, ROWS, PRECISION,
+    OWN: tl.constexpr = M // 2 if GATE else M
+    m = tl.arange(0, M)
+    tile = tl.minimum(tl.program_id(0) * OWN + m % OWN, tiles - 1) + m // OWN * tiles
+    sums = unit_sums(
+        x_ptr, words_ptr, codes_ptr, tile, inputs, rows, units, x_stride,
+        W, M, N, QUAD, RAGGED, PADDED, EARLY, PRECISION,
     )  # fmt: skip
-    n = tl.arange(0, ROWS)
+    if GATE:
+        gate, up = tl.split(tl.permute(tl.reshape(sums, (2, 16 * OWN, N)), (1, 2, 0)))
+        sums = gated(gate, up, out_ptr.dtype.element_ty)
+    e, n = tl.program_id(0) * 16 * OWN + tl.arange(0, 16 * OWN), tl.arange(0, N)
     keep = (e < outputs)[:, None] & (n < rows)[None, :]
     at = n.to(tl.int64)[None, :] * outputs + e[:, None]
-    up = total
-    if SWIGLU:
-        beyond = outputs.to(tl.int64) * words_a_row
-        up = tile_sums(
-            x_ptr, words_ptr + beyond, codes_ptr + beyond // 16, e, outputs, rows, words_a_row,
-            x_stride, first, last, P, BLOCK_E, ROWS, PRECISION,
-        )  # fmt: skip
-    finishing = True
-    if SPLIT:
-        stride = rows.to(tl.int64) * outputs
-        mine = partial_ptr + tl.program_id(1) * stride
-        tl.store(mine + at, total, mask=keep)
-        if SWIGLU:
-            tl.store(mine + splits * stride + at, up, mask=keep)
-        tl.debug_barrier()
-        ticket_ptr += tl.program_id(0)
-        finishing = tl.atomic_add(ticket_ptr, 1) == splits - 1
-        if finishing:
-            tl.store(ticket_ptr, 0)
-            total = collected(partial_ptr, at, keep, stride, splits)
-            if SWIGLU:
-                up = collected(partial_ptr + splits * stride, at, keep, stride, splits)
-    if finishing:
-        if SWIGLU:
-            total = gated(total, up, out_ptr.dtype.element_ty)
-        if BIAS:
-            bias = tl.load(bias_ptr + e, mask=e < outputs, other=0.0)
-            total += bias.to(tl.float32)[:, None]
-        if RESIDUAL:
-            total += tl.load(residual_ptr + at, mask=keep, other=0.0).to(tl.float32)
-        out = total.to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + at, out, mask=keep)
-        if SQUARES:
-            wide = tl.where(keep, out.to(tl.float32), 0.0)
-            squares = tl.sum(wide * wide, axis=0)
-            tl.store(squares_ptr + tl.program_id(0) * rows + n, squares, mask=n < rows)
+    if BIAS:
+        sums += tl.load(bias_ptr + e, mask=e < outputs, other=0.0).to(tl.float32)[:, None]
+    if RESIDUAL:
+        sums += tl.load(residual_ptr + at, mask=keep, other=0.0).to(tl.float32)
+    out = sums.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at, out, mask=keep)
+    if SQUARES:
+        wide = tl.where(keep, out.to(tl.float32), 0.0)
+        squares = tl.sum(wide * wide, axis=0)
+        tl.store(squares_ptr + tl.program_id(0) * rows + n, squares, mask=n < rows)

@@ -1,0 +1,293 @@
+"""Every cut of an MXFP4 product into programs, timed; the module of the best (``mxfp4_gemv``).
+
+The products are those of Qwen3-0.6B and -4B, the 4 B size and one row first, so that a call which
+is cut short has what matters. Kernels are compiled by several processes before anything is timed.
+Weights are random words: a cut's time does not depend on them. Each cut is checked once against
+PyTorch's product with the same weights, and what is off by more than :data:`LARGEST_ERROR` is never
+written to the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.mxfp4_gemv import COPY_BYTES_PER_S, MODELS, Timer
+from levers.kernels.mxfp4_layout import dequantise_torch, units_of
+from levers.kernels.mxfp4_matrix import Mxfp4Weight
+from levers.kernels.mxfp4_plans import Plan, row_class, rule
+
+MODULE = Path(__file__).resolve().parents[1] / "levers/kernels/mxfp4_plans_h200.py"
+WALK_BYTES = 160 << 20
+"""Packed copies of a matrix that one graph walks through: 2.7 times an H200's cache of 60 MB."""
+LARGEST_ERROR = 2.0**-7
+"""Of the norm, of a right cut: two roundings to bf16, and the gate's."""
+TILES, WARPS, FEWEST_PROGRAMS = (1, 2, 4), (2, 4, 8, 16), 32
+MOST_WARPS_BY_TILES = {1: 16, 2: 16, 4: 8}
+"""At most 64 K registers a program: with 32 rows a lane needs 160 of them for two tiles."""
+OWN_SHARE = 1.01
+"""The rule's cut is kept where it is this near the fastest: a repeat may say otherwise."""
+HEAD = '''\
+"""Cuts of MXFP4 products measured on a device (written by ``mxfp4_gemv --write``).
+
+By outputs, inputs, gate and rows; beside each, microseconds a call with it and by the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from levers.kernels.mxfp4_plans import Key, Plan
+
+'''
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix of a model at a number of rows."""
+
+    model: str
+    matrix: str
+    rows: int
+    outputs: int
+    inputs: int
+
+    @property
+    def gate(self) -> bool:
+        return self.matrix == "gate_up"
+
+    @property
+    def results(self) -> int:
+        return self.outputs // 2 if self.gate else self.outputs
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.outputs * self.inputs * 17 // 32
+
+    def own(self) -> Plan:
+        return rule(self.results, self.inputs, self.rows, gate=self.gate)
+
+    def plans(self) -> list[Plan]:
+        """The rule's own first, then the same early, then the others, early."""
+        own = self.own()
+        found = [own, Plan(own.tiles, own.warps, early=True)]
+        for tiles in TILES:
+            for warps in WARPS:
+                one = Plan(tiles, warps, early=True)
+                shared = warps <= max(self.inputs // 128, WARPS[0])
+                wide = tiles * (2 if self.gate else 1)
+                most = MOST_WARPS_BY_TILES.get(wide, 4) // (2 if self.rows > 16 else 1)
+                full = one.programs(self.results) >= FEWEST_PROGRAMS
+                if one not in found and shared and full and warps <= most and wide <= 4:
+                    found.append(one)
+        return found
+
+    def kernel(self, plan: Plan) -> tuple[Plan, int, bool, bool]:
+        """What the kernel of a cut is compiled for: products that agree in it share one."""
+        columns = next(most for most in (8, 16, 32) if most >= self.rows)
+        return plan, columns, self.gate, self.inputs // 128 % plan.warps != 0
+
+    def tensors(self, device: str, copies: int) -> tuple[Tensor, list[Mxfp4Weight]]:
+        """Rows and random matrices, whose weights are of the usual size."""
+        generator = torch.Generator(device).manual_seed(self.rows)
+        x = torch.randn(self.rows, self.inputs, device=device, generator=generator)
+        shape = units_of(self.outputs, self.inputs)
+        return x.to(torch.bfloat16 if device != "cpu" else torch.float32), [
+            Mxfp4Weight(
+                torch.randint(
+                    -(2**31), 2**31, (*shape, 2, 32, 4),
+                    device=device, dtype=torch.int32, generator=generator,
+                ),
+                torch.randint(
+                    115, 122, (*shape, 32, 2),
+                    device=device, dtype=torch.uint8, generator=generator,
+                ),
+                self.outputs,
+                self.inputs,
+            )
+            for _ in range(copies)
+        ]  # fmt: skip
+
+
+def products(models: list[str], rows: list[int]) -> list[Product]:
+    """Fewer rows first, and the larger model."""
+    return [
+        Product(model, matrix, count, *shape)
+        for count in rows
+        for model in sorted(models, reverse=True)
+        for matrix, shape in MODELS[model].items()
+    ]
+
+
+def call(product: Product, x: Tensor, weight: Mxfp4Weight, plan: Plan) -> Tensor:
+    """One launch; on a CPU the plain path."""
+    if x.device.type == "cpu":
+        return weight.swiglu(x) if product.gate else weight.linear(x)
+    from levers.kernels.mxfp4_launch import Epilogue
+    from levers.kernels.mxfp4_launch import product as launch
+
+    return launch(x, weight, Epilogue(gate=product.gate), plan)
+
+
+def compiled(job: tuple[Product, Plan, str]) -> str:
+    """Compile and run one launch, in a process of its own; what went wrong, or nothing."""
+    from triton.errors import TritonError
+
+    one, plan, device = job
+    torch.set_num_threads(1)
+    small = Product(one.model, one.matrix, one.rows, min(one.outputs, 4096), one.inputs)
+    x, (weight,) = small.tensors(device, 1)
+    try:
+        call(small, x, weight, plan)
+        torch.cuda.synchronize()
+    except (RuntimeError, TritonError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+    return ""
+
+
+def compile_all(
+    todo: list[Product], device: str, jobs: int, deadline: float
+) -> dict[tuple[Product, Plan], str]:
+    """Fill Triton's cache; those that cannot run or were not reached, with the reason."""
+    context = multiprocessing.get_context("spawn")
+    bad: dict[tuple[Product, Plan], str] = {}
+    pairs = [(one, plan) for one in todo for plan in one.plans()]
+    first = {one.kernel(plan): (one, plan) for one, plan in reversed(pairs)}
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        work = list(dict.fromkeys(one.kernel(plan) for one, plan in pairs))
+        futures = {key: pool.submit(compiled, (*first[key], device)) for key in work}
+        for key, future in futures.items():
+            wait = deadline - time.monotonic()
+            try:
+                reason = future.result(timeout=max(0.0, wait))
+            except TimeoutError:
+                future.cancel()
+                reason = "not reached"
+            if reason:
+                bad |= {pair: reason for pair in pairs if pair[0].kernel(pair[1]) == key}
+        pool.shutdown(cancel_futures=True)
+    return bad
+
+
+def truth(product: Product, x: Tensor, weight: Mxfp4Weight) -> Tensor:
+    """PyTorch's product with the same weights, in fp32."""
+    plain = dequantise_torch(weight.words, weight.codes, *weight.shape, torch.float32)
+    found = functional.linear(x.float(), plain)
+    if product.gate:
+        gate, up = found.chunk(2, dim=-1)
+        found = functional.silu(gate) * up
+    return found
+
+
+def sweep(
+    product: Product, device: str, bad: Mapping[tuple[Product, Plan], str], timer: Timer
+) -> Iterator[dict[str, Any]]:
+    """Every cut of a product: microseconds, error, or why it was left out."""
+    copies = 2 if device == "cpu" else max(2, -(-WALK_BYTES // product.weight_bytes))
+    x, weights = product.tensors(device, copies)
+    true = truth(product, x, weights[0])
+    for plan in product.plans():
+        row = {**asdict(product), "gate": product.gate, "plan": asdict(plan), "name": str(plan)}
+        if (product, plan) in bad:
+            yield {**row, "left_out": bad[product, plan]}
+            continue
+        error = float((call(product, x, weights[0], plan) - true).norm() / true.norm())
+        calls = [lambda w=w, p=plan: call(product, x, w, p) for w in weights]  # type: ignore[misc]
+        us = timer.us(calls)
+        share = product.weight_bytes / us / (COPY_BYTES_PER_S / 1e6)
+        yield {**row, "us": round(us, 3), "of_copy": round(share, 3), "error": error}
+
+
+def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The fastest right cut, or the rule's where that is as good: its cut early or not."""
+    right = [one for one in rows if "us" in one and one["error"] <= LARGEST_ERROR]
+    if not right:
+        return None
+    least = min(one["us"] for one in right)
+    return next(one for one in right if one["us"] <= OWN_SHARE * least)
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    """One line of a product."""
+    timed, best = [one for one in rows if "us" in one], best_of(rows)
+    wrong = [one["name"] for one in timed if not one["error"] <= LARGEST_ERROR]
+    head = f"{rows[0]['model']:>9} {rows[0]['matrix']:8} N={rows[0]['rows']:<3}"
+    if best is None:
+        reasons = {one["left_out"] for one in rows if "left_out" in one}
+        return f"{head} nothing right: wrong {wrong}, left out {reasons}"
+    others = "  ".join(f"{one['name']} {one['us']:.2f}" for one in timed)
+    return (
+        f"{head} best {best['us']:7.2f} us, {100 * best['of_copy']:3.0f}% of copy "
+        f"({best['name']})   {others}" + (f"  WRONG {wrong}" if wrong else "")
+    )
+
+
+def module_text(report: Mapping[str, Any]) -> str:
+    """The module of the best cuts of a report."""
+    by_product: dict[tuple[int, int, bool, int], list[dict[str, Any]]] = {}
+    for row in report["rows"]:
+        outputs = row["outputs"] // 2 if row["gate"] else row["outputs"]
+        key = (outputs, row["inputs"], row["gate"], row_class(row["rows"]))
+        by_product.setdefault(key, []).append(row)
+    lines = []
+    for key, rows in sorted(by_product.items()):
+        best = best_of(rows)
+        if best is not None:
+            plan, own = best["plan"], next((one for one in rows if "us" in one), best)
+            cut = f"Plan({plan['tiles']}, {plan['warps']}, early={plan['early']})"
+            lines.append(f"    {key!r}: {cut},  # {best['us']:.2f}, {own['us']:.2f}")
+    source = f"{report['device']}, torch {report['torch']}, triton {report['triton']}"
+    text = "".join(f"{line}\n" for line in lines)
+    return f'{HEAD}PLANS: Mapping[Key, Plan] = {{\n{text}}}\n"""{source}."""\n'
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile, then time product after product; 1 where a cut is wrong."""
+    began, on_cuda = time.monotonic(), options.device != "cpu"
+    models = options.models.split(",") if on_cuda else ["rehearsal"]
+    todo = products(models, [int(one) for one in options.rows.split(",")])
+    bad: dict[tuple[Product, Plan], str] = {}
+    if on_cuda:
+        bad = compile_all(todo, options.device, options.jobs, began + 0.6 * options.seconds)
+        print(f"compiled in {time.monotonic() - began:.0f} s, {len(bad)} left out", flush=True)
+    report: dict[str, Any] = {
+        "argv": sys.argv[1:],
+        "device": torch.cuda.get_device_name(options.device) if on_cuda else "cpu",
+        "torch": torch.__version__,
+        "triton": triton_version(),
+        "rows": [],
+    }
+    timer = Timer(torch.device(options.device), options.repeats)
+    for product in todo:
+        if time.monotonic() - began > options.seconds:
+            print(f"{options.seconds:.0f} s are over; not reached: {product} and what follows")
+            break
+        found = list(sweep(product, options.device, bad, timer))
+        print(shown(found), flush=True)
+        report["rows"] += found
+        if options.out:
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+    errors = [one["error"] for one in report["rows"] if "us" in one]
+    return int(any(not error <= LARGEST_ERROR for error in errors))
+
+
+def triton_version() -> str:
+    """Triton's, where it is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,114 @@
+"""Device code that turns packed MXFP4 words into operands of tensor cores, in registers.
+
+Shapes: W warps along the inputs, M tiles of 16 outputs; the rest is :mod:`.mxfp4_layout`'s.
+
+A lane's words are that lane's operands, so that nothing is exchanged between threads: every reshape
+and permutation below only renames registers. The compiler must see that. It does where each tensor
+is loaded in the layout that the product asks for: lanes along the dimension that is laid out first,
+warps along the next. ``QUAD`` says in which order the compiler wants the inputs of a product, of
+which both operands have the same: four or two of them side by side in a lane (:func:`paired`).
+
+Instructions for the 16 elements of two words, of a lane: 8 rotations (two of them by nothing, four
+multiplications by a power of two on the side of the FMA units), 9 logical, 8 multiplications of
+pairs in bf16 by the scale, which are exact. That is 1.5 for a weight; with loads, products, scales
+and the loop 2.5 (machine code for sm_90, one tile, up to 8 rows: 160 for 64 weights of a lane), 2.4
+with two tiles and 2.3 with four; 3.9 where the words were planes and operands went through shared
+memory. Reading at 4.3 TB/s leaves time for 3.7 on an SM's four schedulers.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from levers.kernels import mxfp4_layout
+
+MASK = tl.constexpr(mxfp4_layout.MASK)
+SPARE_MASK = tl.constexpr(mxfp4_layout.SPARE_MASK)
+SPARE_SHIFT = tl.constexpr(mxfp4_layout.SPARE_SHIFT)
+SLOPE, OFFSET = tl.constexpr(mxfp4_layout.SLOPE), tl.constexpr(mxfp4_layout.OFFSET)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def left(words, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Words (uint32) rotated to the left: one instruction."""
+    return (words << BITS) | (words >> (32 - BITS))
+
+
+@triton.jit
+def spare_of(first, second):  # type: ignore[no-untyped-def]
+    """What three registers of each of two words leave: the bits of two more, in one word."""
+    lower = second << SPARE_SHIFT
+    return ((first ^ lower) & SPARE_MASK) ^ lower
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scaled_pair(pair, scale, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both elements of registers (uint32) times their scale, ``[..., 2]``, in a dtype.
+
+    In bf16 by one instruction for the two, which takes subnormal numbers as they are; what is wider
+    is multiplied in fp32, which holds the bits of a bf16 number in its upper half.
+    """
+    if dtype == tl.bfloat16:
+        both = tl.inline_asm_elementwise(
+            "mul.bf16x2 $0, $1, $2;", "=r,r,r", [pair, scale], dtype=tl.int32, is_pure=True, pack=1
+        )
+        low = both.to(tl.int16).to(tl.bfloat16, bitcast=True)
+        high = (both >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    else:
+        wide = (scale & 0xFFFF0000).to(tl.float32, bitcast=True)
+        low = ((pair << 16).to(tl.float32, bitcast=True) * wide).to(dtype)
+        high = ((pair & 0xFFFF0000).to(tl.float32, bitcast=True) * wide).to(dtype)
+    return tl.join(low, high)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def four_registers(word, spare, TURN: tl.constexpr, upper, lower, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The registers of one word, ``[..., p, b, h]``, times the scales of their rows."""
+    none = scaled_pair(word & MASK, upper, dtype)
+    one = scaled_pair((word << 4) & MASK, upper, dtype)
+    two = scaled_pair(left(word, 26) & MASK, lower, dtype)
+    three = scaled_pair(left(spare, TURN) & MASK, lower, dtype)
+    return tl.join(tl.join(none, one), tl.join(two, three))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scale_pairs(codes, W: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``2 ** (code - 1)`` of codes ``[32, W, M]``, in both halves of ``[W, M, 1, 8, 4, 1]``."""
+    pairs = (codes * SLOPE + OFFSET).to(tl.uint32, bitcast=True)
+    return tl.permute(tl.reshape(pairs, (8, 4, W, M, 1, 1)), (2, 3, 4, 0, 1, 5))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def operand(  # type: ignore[no-untyped-def]
+    words, codes, W: tl.constexpr, M: tl.constexpr, QUAD: tl.constexpr, dtype: tl.constexpr
+):
+    """Weights ``[W, 16 M, 128]`` of words ``[W, M, 2, 128]`` and codes int16 ``[32, W, M]``."""
+    both = codes.to(tl.int32)
+    upper = scale_pairs(both & 0xFF, W, M)
+    lower = scale_pairs((both >> 8) & 0xFF, W, M)
+    split = tl.reshape(words.to(tl.uint32, bitcast=True), (W, M, 2, 8, 4, 2, 2))
+    first, second = tl.split(split)
+    spare = spare_of(first, second)
+    weights = tl.join(
+        four_registers(first, spare, 6, upper, lower, dtype),
+        four_registers(second, spare, 28, upper, lower, dtype),
+    )
+    # W M j g t q p b h i
+    if QUAD:
+        weights = tl.permute(weights, (0, 1, 8, 3, 2, 5, 7, 4, 9, 6))
+    else:
+        weights = tl.permute(weights, (0, 1, 8, 3, 2, 5, 9, 7, 4, 6))
+    return tl.reshape(weights, (W, 16 * M, 128))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def paired(x, W: tl.constexpr, N: tl.constexpr, QUAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Activations ``[32, W, N / 8, 4, 8]``, as they are loaded, as ``[W, 128, N]``: same order."""
+    split = tl.reshape(x, (8, 4, W, N // 8, 2, 2, 2, 2, 2))
+    # n t W N j q i b p
+    if QUAD:
+        split = tl.permute(split, (2, 4, 5, 7, 1, 6, 8, 3, 0))
+    else:
+        split = tl.permute(split, (2, 4, 5, 6, 7, 1, 8, 3, 0))
+    return tl.reshape(split, (W, 128, N))

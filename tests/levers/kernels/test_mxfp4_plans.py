@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from levers.kernels.mxfp4_plans import SMS, WARPS_AN_SM, Plan, plan_of, row_class, rule
+from levers.kernels.mxfp4_plans_h200 import PLANS
+
+SHAPES = [(6144, 2560), (2560, 4096), (9728, 2560), (2560, 9728), (151936, 2560), (1024, 2048)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [1, 8, 9, 32])
+def test_the_rule_gives_every_sm_warps_as_far_as_there_are_units(
+    shape: tuple[int, int], rows: int
+) -> None:
+    plan = rule(*shape, rows, gate=False)
+    assert plan.warps <= max(4, shape[1] // 128)
+    enough = plan.programs(shape[0]) * plan.warps >= SMS * WARPS_AN_SM
+    assert enough or plan.warps == (16 if rows <= 8 else 8) or plan.warps * 2 > shape[1] // 128
+    assert plan.tiles == (1 if rows <= 8 else 2)
+
+
+def test_a_measured_shape_takes_the_table_and_another_the_rule() -> None:
+    table = {(4096, 1024, False, 8): Plan(2, 8, early=True)}
+    for rows in (2, 8):
+        assert plan_of(4096, 1024, rows, gate=False, table=table) == Plan(2, 8, early=True)
+    assert plan_of(4096, 1024, 1, gate=False, table=table) == rule(4096, 1024, 1, gate=False)
+    assert plan_of(4096, 1024, 8, gate=True, table=table) == rule(4096, 1024, 8, gate=True)
+
+
+def test_rows_take_the_class_that_holds_them() -> None:
+    assert [row_class(rows) for rows in (1, 2, 8, 9, 16, 17, 32)] == [1, 8, 8, 16, 16, 32, 32]
+
+
+def test_the_shipped_table_holds_whole_plans() -> None:
+    for (outputs, inputs, gate, rows), plan in PLANS.items():
+        assert rows == row_class(rows)
+        assert outputs % 16 == inputs % 128 == 0
+        assert plan.tiles in (1, 2, 4)
+        assert plan.warps in (1, 2, 4, 8, 16)
+        assert plan_of(outputs, inputs, rows, gate=gate) == plan
