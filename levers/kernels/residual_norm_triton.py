@@ -57,46 +57,45 @@ def residual_norm_forward(  # type: ignore[no-untyped-def]
     shift = _row_of(shift_ptr + sample * shift_stride, columns, inside, False)
     if GATED:
         gate = _row_of(gate_ptr + sample * gate_stride, columns, inside, False)
-    x_at = x_ptr + first.to(tl.int64) * x_stride + columns
-    h_at = h_ptr + first.to(tl.int64) * h_stride + columns
-    out_at = out_ptr + first.to(tl.int64) * channels + columns
-    y_at = y_ptr + first.to(tl.int64) * channels + columns
-    filled = tl.where(first < last, channels, 0)
-    x_ahead = tl.load(x_at, mask=columns < filled, other=0.0)
-    h_ahead = tl.load(h_at, mask=columns < filled, other=0.0)
-    for step in range(0, last - first):
+    x_ahead = _row_at(x_ptr, first, x_stride, columns, first < last, channels)
+    h_ahead = _row_at(h_ptr, first, h_stride, columns, first < last, channels)
+    for row in range(first, last):
         x = x_ahead.to(tl.float32)
         h = h_ahead.to(tl.float32)
-        x_at += x_stride
-        h_at += h_stride
-        filled = tl.where(first + step + 1 < last, channels, 0)
-        x_ahead = tl.load(x_at, mask=columns < filled, other=0.0)
-        h_ahead = tl.load(h_at, mask=columns < filled, other=0.0)
+        more = row + 1 < last
+        x_ahead = _row_at(x_ptr, row + 1, x_stride, columns, more, channels)
+        h_ahead = _row_at(h_ptr, row + 1, h_stride, columns, more, channels)
         if GATED:
             out = (x + h * gate).to(out_ptr.dtype.element_ty)
         else:
             out = (x + h).to(out_ptr.dtype.element_ty)
-        tl.store(out_at, out, mask=inside)
+        at = tl.cast(row, tl.int64) * channels
+        tl.store(out_ptr + at + columns, out, mask=inside)
         wide = out.to(tl.float32)
         mean = tl.sum(wide, axis=0) / channels
         gap = tl.where(inside, wide - mean, 0.0)
         deviation = tl.sqrt_rn(tl.sum(gap * gap, axis=0) / channels + eps)
         rstd = tl.div_rn(tl.full((), 1.0, tl.float32), deviation)
         y = gap * rstd * scale + shift
-        tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
-        tl.store(mean_ptr + first + step, mean)
-        tl.store(rstd_ptr + first + step, rstd)
-        out_at += channels
-        y_at += channels
+        tl.store(y_ptr + at + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
+        tl.store(mean_ptr + row, mean)
+        tl.store(rstd_ptr + row, rstd)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _row_of(row_ptr, columns, inside, PLUS_ONE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A row in fp32; ``1 + row`` is rounded to the row's dtype, as published."""
+    """A sample's row in fp32; ``1 + row`` is rounded to the row's dtype, as published."""
     row = tl.load(row_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     if PLUS_ONE:
         row = (1.0 + row).to(row_ptr.dtype.element_ty).to(tl.float32)
     return row
+
+
+@triton.jit
+def _row_at(ptr, row, stride, columns, there, channels):  # type: ignore[no-untyped-def]
+    """A row of a matrix, or zeros where it is not there."""
+    base = ptr + tl.cast(row, tl.int64) * stride
+    return tl.load(base + columns, mask=columns < tl.where(there, channels, 0), other=0.0)
 
 
 @triton.jit
@@ -145,54 +144,46 @@ def residual_norm_backward(  # type: ignore[no-untyped-def]
     scale = _row_of(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
     scale_sum = tl.full((BLOCK,), 0.0, tl.float32)
     shift_sum = tl.full((BLOCK,), 0.0, tl.float32)
-    grad_at = grad_ptr + first.to(tl.int64) * grad_stride + columns
-    at = first.to(tl.int64) * channels + columns
-    filled = tl.where(first < last, channels, 0)
-    out_ahead = tl.load(out_ptr + at, mask=columns < filled, other=0.0)
-    grad_ahead = tl.load(grad_at, mask=columns < filled, other=0.0)
+    out_ahead = _row_at(out_ptr, first, channels, columns, first < last, channels)
+    grad_ahead = _row_at(grad_ptr, first, grad_stride, columns, first < last, channels)
     mean_ahead = tl.load(mean_ptr + first, mask=first < last, other=0.0)
     rstd_ahead = tl.load(rstd_ptr + first, mask=first < last, other=0.0)
     if STREAM:
-        stream_at = stream_ptr + first.to(tl.int64) * stream_stride + columns
-        stream_ahead = tl.load(stream_at, mask=columns < filled, other=0.0)
+        stream_ahead = _row_at(stream_ptr, first, stream_stride, columns, first < last, channels)
     if GATED:
         gate = _row_of(gate_ptr + sample * gate_stride, columns, inside, False)
         gate_sum = tl.full((BLOCK,), 0.0, tl.float32)
-        h_at = h_ptr + first.to(tl.int64) * h_stride + columns
         if SUMS:
-            h_ahead = tl.load(h_at, mask=columns < filled, other=0.0)
-    for step in range(0, last - first):
+            h_ahead = _row_at(h_ptr, first, h_stride, columns, first < last, channels)
+    for row in range(first, last):
         out = out_ahead.to(tl.float32)
         grad = grad_ahead.to(tl.float32)
         rstd = rstd_ahead
         normed = tl.where(inside, (out - mean_ahead) * rstd, 0.0)
-        more = first + step + 1 < last
-        filled = tl.where(more, channels, 0)
-        grad_at += grad_stride
-        out_ahead = tl.load(out_ptr + at + channels, mask=columns < filled, other=0.0)
-        grad_ahead = tl.load(grad_at, mask=columns < filled, other=0.0)
-        mean_ahead = tl.load(mean_ptr + first + step + 1, mask=more, other=0.0)
-        rstd_ahead = tl.load(rstd_ptr + first + step + 1, mask=more, other=0.0)
+        more = row + 1 < last
+        out_ahead = _row_at(out_ptr, row + 1, channels, columns, more, channels)
+        grad_ahead = _row_at(grad_ptr, row + 1, grad_stride, columns, more, channels)
+        mean_ahead = tl.load(mean_ptr + row + 1, mask=more, other=0.0)
+        rstd_ahead = tl.load(rstd_ptr + row + 1, mask=more, other=0.0)
         inner = grad * scale
         total, along = tl.reduce((inner, inner * normed), 0, _add_both)
         dx = rstd * (inner - total / channels - normed * (along / channels))
         if STREAM:
             dx += stream_ahead.to(tl.float32)
-            stream_at += stream_stride
-            stream_ahead = tl.load(stream_at, mask=columns < filled, other=0.0)
+            stream_ahead = _row_at(stream_ptr, row + 1, stream_stride, columns, more, channels)
         rounded = dx.to(dx_ptr.dtype.element_ty)
-        tl.store(dx_ptr + at, rounded, mask=inside)
+        at = tl.cast(row, tl.int64) * channels
+        tl.store(dx_ptr + at + columns, rounded, mask=inside)
         if GATED:
             dx = rounded.to(tl.float32)
-            tl.store(dh_ptr + at, (dx * gate).to(dh_ptr.dtype.element_ty), mask=inside)
+            dh = (dx * gate).to(dh_ptr.dtype.element_ty)
+            tl.store(dh_ptr + at + columns, dh, mask=inside)
             if SUMS:
                 gate_sum += dx * h_ahead.to(tl.float32)
-                h_at += h_stride
-                h_ahead = tl.load(h_at, mask=columns < filled, other=0.0)
+                h_ahead = _row_at(h_ptr, row + 1, h_stride, columns, more, channels)
         if SUMS:
             scale_sum += grad * normed
             shift_sum += grad
-        at += channels
     if SUMS:
         at = slot.to(tl.int64) * channels + columns
         tl.store(scale_partial_ptr + at, scale_sum, mask=inside)
