@@ -42,6 +42,16 @@ WATERFALL = (
 """The published levers in the order in which they were published, each with what came after it."""
 
 
+PUBLISHED = (
+    "segment_sum_broadcast gain=2.10 bs=8",
+    "segment_sum_broadcast train/mfu_true=23.8 bs=8",
+    f"{BLOCK_FUSION} gain=1.15 bs=8",
+    f"{BLOCK_FUSION} train/mfu_true=26.8 bs=8",
+    "attn_backend gain=1.10 bs=8",
+)
+"""The published figures of the packed step, which stand beside our rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One command.
@@ -91,6 +101,7 @@ class Scale:
         small: parameters that the rehearsal puts in the place of a step's own, by name.
         absent: levers without a kernel for that device, left out of every set.
         batches: settings of ``per_gpu_batch``.
+        published: figures of the same work, of others, for the waterfall.
     """
 
     device: str
@@ -99,6 +110,7 @@ class Scale:
     small: Mapping[str, str] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     batches: str = "2,4,8,12"
+    published: tuple[str, ...] = PUBLISHED
 
     def levers(self, named: Sequence[str]) -> tuple[str, ...]:
         """Those that have a kernel here."""
@@ -166,6 +178,7 @@ REHEARSAL = Scale(
     },
     absent=("attn_backend", "cached_cu_seqlens"),
     batches="4,8",
+    published=(),
 )
 
 
@@ -174,12 +187,18 @@ def steps(scale: Scale) -> tuple[Step, ...]:
     return (
         Step("whole.slat", scale.ab(WHOLE, "on", "slat_flow", *PAIRS), 480),
         *_levers(scale),
-        Step("waterfall.groups", scale.stack("slat_flow", WATERFALL), 330),
+        Step("waterfall.groups", _waterfall(scale), 330),
         *_dense(scale),
         *_controls(scale),
         *_beyond(scale),
         Step("roofline.whole", ("roofline", RUN, "--record"), 30, home="whole.slat"),
     )
+
+
+def _waterfall(scale: Scale) -> tuple[str, ...]:
+    """The stack, with the published figures beside its rows."""
+    beside = itertools.chain.from_iterable(("--published", one) for one in scale.published)
+    return (*scale.stack("slat_flow", WATERFALL), *beside)
 
 
 def _levers(scale: Scale) -> tuple[Step, ...]:
