@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from levers.kernels.qk_norm_rope import SMALLEST_NORM
+from levers.kernels.rounding_triton import left_out
 
 _SMALLEST_NORM = tl.constexpr(SMALLEST_NORM)
 
@@ -59,8 +60,7 @@ def load_scales(gamma_ptr, head, dim, root, PAIRS: tl.constexpr):  # type: ignor
 def inverse_norm(even, odd, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
     """1 / norm of each row, what its rounding left out, and whether the norm is the clamp's.
 
-    The remainder is one step of Newton's for ``total ** -0.5`` (about 2^-25 of the inverse), and 0
-    unless ``EXACT``, for results that are rounded to 16 bits. A NaN stays one.
+    The remainder is 0 unless ``EXACT``, for results that are rounded to 16 bits. A NaN stays one.
     """
     total = tl.sum(even * even + odd * odd, axis=1)
     norm = tl.sqrt_rn(total)
@@ -69,15 +69,11 @@ def inverse_norm(even, odd, EXACT: tl.constexpr):  # type: ignore[no-untyped-def
     inverse = tl.div_rn(tl.full(norm.shape, 1.0, tl.float32), norm)
     rest = tl.zeros_like(inverse)
     if EXACT:
-        wide = inverse.to(tl.float64)
-        step = wide * (0.5 - 0.5 * total.to(tl.float64) * wide * wide)
-        rest = tl.where((norm > _SMALLEST_NORM) & (inverse > 0.0), step.to(tl.float32), 0.0)
+        rest = tl.where(norm > _SMALLEST_NORM, left_out(total, inverse), 0.0)
     return inverse, rest, clamped
 
 
 @triton.jit
 def times_inverse(x, inverse, rest, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
     """A tile over its rows' norms; with ``EXACT`` rounded once, as a division is."""
-    if EXACT:
-        return x * inverse[:, None] + x * rest[:, None]
-    return x * inverse[:, None]
+    return tl.fma(x, inverse[:, None], x * rest[:, None]) if EXACT else x * inverse[:, None]

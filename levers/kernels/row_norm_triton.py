@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from levers.kernels.rounding_triton import left_out
 from levers.kernels.row_blocks_triton import (
     block_width,
     row_block,
@@ -42,26 +43,12 @@ LARGEST_WARPS = 16
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    x_ptr,
-    scale_ptr,
-    shift_ptr,
-    y_ptr,
-    mean_ptr,
-    rstd_ptr,
-    cu_ptr,
-    rows,
-    samples,
-    channels,
-    x_stride,
-    scale_stride,
-    shift_stride,
-    eps,
-    ROWS: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SEGMENTED: tl.constexpr,
-    PLUS_ONE: tl.constexpr,
-):
+    x_ptr, scale_ptr, shift_ptr, y_ptr, mean_ptr, rstd_ptr, cu_ptr, rows, samples, channels,
+    x_stride, scale_stride, shift_stride, eps,
+    ROWS: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK: tl.constexpr,
+    SEGMENTED: tl.constexpr, PLUS_ONE: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """``EXACT``: mean and deviation with what their roundings left out, for rows kept in fp32."""
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     sample, first, last = row_block(
@@ -82,9 +69,12 @@ def _forward(  # type: ignore[no-untyped-def]
         ahead = tl.load(x_at, mask=columns < filled, other=0.0)
         mean = tl.div_rn(tl.sum(x, axis=0), count)
         gap = tl.where(inside, x - mean, 0.0)
-        deviation = tl.sqrt_rn(tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps)
-        rstd = tl.div_rn(tl.full((), 1.0, tl.float32), deviation)
-        y = gap * rstd * scale + shift
+        if EXACT:
+            gap = tl.where(inside, gap - tl.div_rn(tl.sum(gap, axis=0), count), 0.0)
+        variance = tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps
+        rstd = tl.div_rn(tl.full((), 1.0, tl.float32), tl.sqrt_rn(variance))
+        normed = tl.fma(gap, rstd, gap * left_out(variance, rstd)) if EXACT else gap * rstd
+        y = normed * scale + shift
         tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
         tl.store(mean_ptr + first + step, mean)
         tl.store(rstd_ptr + first + step, rstd)
@@ -234,6 +224,7 @@ def forward_triton(
         BLOCK=block,
         SEGMENTED=cu_seqlens is not None,
         PLUS_ONE=plus_one,
+        EXACT=dtype == torch.float32,
         num_warps=_warps(block, FORWARD_ELEMENTS),
     )
     return y_NC, mean_N, rstd_N

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments.parity.compare import Errors
 from levers.kernels.qk_norm_rope import unpacked
-from levers.kernels.qk_norm_rope_cases import QkCase
+from levers.kernels.qk_norm_rope_cases import QkCase, published
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = pytest.mark.skipif(
@@ -143,3 +144,33 @@ def test_a_nan_stays_in_its_head_and_a_zero_row_stays_zero(forward: ModuleType) 
     assert torch.isfinite(found[0, 0]).all()
     assert torch.isfinite(found[1:]).all()
     assert found[2].abs().max() == 0
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_in_fp32_no_row_is_further_from_fp64_than_one_division_and_two_products_allow(
+    forward: ModuleType, turned: bool
+) -> None:
+    case = QkCase((64, 64), turned, lambda x: x, torch.float32, "cpu", 1, 128)
+    error, reference = Errors(), Errors()
+    for seed in range(3):
+        inputs = case.inputs(seed)
+        theirs = case.results_like(inputs)
+        case.forward(published, inputs, theirs)
+        for pool, found in ((error, turned_forward(forward, inputs)), (reference, theirs)):
+            for one, truth in zip(found, case.forward_truth(inputs), strict=True):
+                pool.add(one, truth, None)
+    assert error.norm < reference.norm
+    assert error.row_p99 < reference.row_p99
+    assert error.worst_row_ulps < 2.0
+
+
+# the interpreter computes the step beyond infinity that the kernel then does not take
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_a_norm_that_overflows_gives_zeros_beside_its_infinity(forward: ModuleType) -> None:
+    _, inputs = inputs_of((4, 4), True, 2, 16, torch.float32)
+    q, k, _ = unpacked(None, inputs[0].clone())
+    q[1, 0] = 1.0
+    q[1, 0, 0] = float("inf")
+    found, _ = forward.forward_triton(q, k, *inputs[1:3], None)
+    assert found[1, 0, 0].isnan()
+    assert found[1, 0, 1:].abs().max() == 0
