@@ -16,8 +16,7 @@ So the lever claims byte-exact. A PyTorch that sums in another order would make 
 may still ship where it wins.
 
 Where it does not help: a step that is one kernel a block already; large batches, where the matrix
-products fill the time; a CPU, where the same PyTorch passes run and only the wrapper's checks are
-saved.
+products fill the time; a CPU, where it would run the operators of the original (unmet there).
 
 Sources: Zhang and Sennrich 2019, arXiv:1910.07467 (RMS norm); PyTorch
 ``aten/src/ATen/native/cuda/layer_norm_kernel.cu`` (the order of its sums); Tillet et al. 2019
@@ -29,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from levers.base import OpCase, Site
+from levers.base import OFF, Facts, OpCase, Site
 from levers.decode_lever import DecodeLever
 from levers.policy import ParityClass
 
@@ -45,6 +44,13 @@ class FusedChain(DecodeLever):
     touches = (SITE,)
     claims = ParityClass.BYTE_EXACT
     demands = ParityClass.LOSSLESS
+
+    def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
+        """It needs its site, Triton, and a CUDA device."""
+        reasons = super().unmet(facts, setting)
+        if setting != OFF and facts.device_type == "cpu":
+            return (*reasons, "on a CPU it runs the operators of the original; use a CUDA device")
+        return reasons
 
     def operation(self, site: Site, setting: str) -> Callable[..., Any]:
         """The fused operation."""

@@ -2,7 +2,9 @@
 
 Each case of the lever is run by both arms on fresh inputs. The outputs are poisoned before each
 call and must be fully written; a null candidate (zeros, nothing written, a copy of an input) must
-fail, or the case has no power and is not counted. A check in which no case has power is empty.
+fail, or the case has no power and is not counted. Nor is a case counted in which both arms do the
+same work (:mod:`experiments.parity.op_work`): there nothing is compared. A check without a case
+that counts is empty.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ work stands near 2e-3, and what loses more by rounding differs between two order
 DOUBTED_SHARE = 0.05
 """Median distance of the arms from each other over their distance from truth: rounding errors of
 two implementations are about as far apart as each is from truth."""
+
+MOST_NAMED = 3
+"""Cases that are named where a check says which it did not count."""
 
 NO_CASES = "the lever states no op case for these settings: nothing was held against fp64 truth"
 
@@ -125,7 +130,8 @@ def summary(results: Sequence[CaseResult], seed: int) -> CheckResult:
         return _reference_fault([doubt], len(results))
     failed = [one for one in counted if one.status == "failed"]
     worst = max(failed or counted, key=lambda one: (one.parity.rank, one.norm_ratio))
-    strongest = max((one.parity for one in results), key=lambda parity: parity.rank)
+    compared = (one.parity for one in results if one.status != "empty")
+    strongest = max(compared, key=lambda parity: parity.rank)
     return CheckResult(
         name=NAME,
         status="failed" if failed else "passed",
@@ -185,7 +191,7 @@ def _doubt(counted: Sequence[CaseResult]) -> CaseResult | None:
 
 
 def _has_power(result: CaseResult) -> bool:
-    return result.status == "passed" and not result.powerless
+    return result.status == "passed" and not result.powerless and not result.same
 
 
 def _why_empty(results: Sequence[CaseResult]) -> str:
@@ -195,6 +201,12 @@ def _why_empty(results: Sequence[CaseResult]) -> str:
     if powerless:
         null = ", ".join(powerless[0].powerless)
         return f"no power: {null} would pass {powerless[0].name}, and so in every other case"
+    same = [one for one in results if one.same]
+    if same:
+        return (
+            f"nothing is compared in {len(same)} of {len(results)} cases: in {same[0].name} "
+            f"{same[0].same}"
+        )
     return f"{results[0].name}: {results[0].fault}"
 
 
@@ -214,6 +226,10 @@ def _detail(results: Sequence[CaseResult]) -> str:
     powerless = [one.name for one in results if one.powerless]
     if powerless:
         parts.append(f"{len(powerless)} without power, not counted ({', '.join(powerless)})")
+    same = [one.name for one in results if one.same]
+    if same:
+        named = ", ".join(same[:MOST_NAMED]) + (" ..." if len(same) > MOST_NAMED else "")
+        parts.append(f"{len(same)} the same work in both arms, not counted ({named})")
     empty = sum(one.status == "empty" for one in results)
     if empty:
         parts.append(f"{empty} empty, not counted")

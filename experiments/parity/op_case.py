@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from experiments.parity import compare, op_judge, op_run
+from experiments.parity import compare, op_judge, op_run, op_work
 from experiments.parity.compare import Errors
 from experiments.parity.op_judge import Bar, Judged
 from experiments.parity.op_run import Produced, Tensors
@@ -39,8 +39,9 @@ CaseStatus = Literal[
 class CaseResult:
     """What one case showed. ``fault`` says in words what is wrong, and where.
 
-    ``powerless`` names the null candidates that this case would let pass; ``apart`` is the relative
-    distance of the arms from each other.
+    ``powerless`` names the null candidates that this case would let pass, ``same`` the work that
+    both arms do alike, where nothing is compared; ``apart`` is the relative distance of the arms
+    from each other.
     """
 
     name: str
@@ -54,6 +55,7 @@ class CaseResult:
     apart: float = 0.0
     deterministic: bool = True
     powerless: tuple[str, ...] = ()
+    same: str = ""
     draws: int = 1
     digest: str = ""
 
@@ -145,6 +147,7 @@ def _result(
         apart=_apart(draw),
         deterministic=arms[1].repeats_equal,
         powerless=_powerless(draw, first, bar),
+        same=op_work.same(case, draw.inputs) if equal or not steady else "",
         draws=judged.draws,
         digest=_digest(arms[1]),
     )

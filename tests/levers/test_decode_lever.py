@@ -78,11 +78,11 @@ def test_missing_triton_is_unmet_on_cuda(
     assert lever.unmet(facts(lever, "cuda"), "off") == ()
 
 
-def test_the_fused_block_is_unmet_on_a_cpu_and_the_others_are_not() -> None:
-    assert "CUDA" in fused_block.LEVER.unmet(facts(fused_block.LEVER, "cpu"), "on")[0]
-    assert fused_block.LEVER.unmet(facts(fused_block.LEVER, "cpu"), "off") == ()
-    for lever in EXACT:
-        assert lever.unmet(facts(lever, "cpu"), "on") == ()
+def test_what_runs_the_originals_operators_on_a_cpu_is_unmet_there() -> None:
+    for lever in (fused_block.LEVER, fused_chain.LEVER):
+        assert "CUDA" in lever.unmet(facts(lever, "cpu"), "on")[0]
+        assert lever.unmet(facts(lever, "cpu"), "off") == ()
+    assert qk_norm_rope.LEVER.unmet(facts(qk_norm_rope.LEVER, "cpu"), "on") == ()
 
 
 @pytest.mark.parametrize(("lever", "kernel"), list(zip(LEVERS, KERNELS, strict=True)))

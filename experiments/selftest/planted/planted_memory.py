@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.selftest.launches import SCRATCH_BYTES, Product
+from experiments.selftest.launches import SCRATCH_BYTES, Product, in_halves
 from experiments.selftest.planted_lever import Planted
 from experiments.selftest.workload import MEMORY, RATE
 from levers.policy import GatingPolicy, Guard
@@ -10,5 +10,7 @@ from levers.policy import GatingPolicy, Guard
 MEMORY_WANTED = GatingPolicy(primaries=(MEMORY,), guards=(Guard(RATE, 0.01),))
 
 LEVER = Planted(
-    "planted_memory", Product("small", cost=1.05, scratch_bytes=SCRATCH_BYTES // 2), MEMORY_WANTED
+    "planted_memory",
+    Product("small", cost=1.05, scratch_bytes=SCRATCH_BYTES // 2, change=in_halves),
+    MEMORY_WANTED,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.selftest.launches import Product
+from experiments.selftest.launches import Product, in_halves
 from experiments.selftest.planted_lever import Planted
 
-LEVER = Planted("planted_same", Product("same"))
+LEVER = Planted("planted_same", Product("same", change=in_halves))

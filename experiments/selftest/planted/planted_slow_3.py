@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from experiments.selftest.launches import Product
+from experiments.selftest.launches import Product, in_halves
 from experiments.selftest.planted_lever import Planted
 from experiments.selftest.workload import RATE
 from levers.policy import GatingPolicy, ParityClass
 
 WIDE = GatingPolicy(primaries=(RATE,), claims=ParityClass.BYTE_EXACT, primary_margin=0.05)
 
-LEVER = Planted("planted_slow_3", Product("slow", cost=1.03), WIDE)
+LEVER = Planted("planted_slow_3", Product("slow", cost=1.03, change=in_halves), WIDE)

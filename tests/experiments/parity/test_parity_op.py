@@ -27,6 +27,11 @@ def add(inputs: Tensors, outputs: Tensors) -> None:
     torch.add(inputs[0], inputs[1], out=outputs[0])
 
 
+def subtract(inputs: Tensors, outputs: Tensors) -> None:
+    """The same sum, bit for bit, by other operators."""
+    torch.sub(inputs[0], -inputs[1], out=outputs[0])
+
+
 def case(
     candidate: Callable[[Tensors, Tensors], None] = add,
     *,
@@ -285,7 +290,7 @@ def test_a_case_that_zeros_would_pass_has_no_power_and_is_not_counted() -> None:
 
     powerless = run(case(inputs=zeros, name="zeros"))
     assert "zeros" in powerless.powerless
-    counted = op.summary([powerless, run(case())], 3)
+    counted = op.summary([powerless, run(case(subtract))], 3)
     assert (counted.status, counted.passed, counted.total) == ("passed", 1, 1)
     assert "without power" in counted.detail
     alone = op.summary([powerless], 3)
@@ -388,7 +393,7 @@ def task(setting: str = "on", ref: str = "off", **arguments: object) -> Task:
 
 @pytest.fixture
 def lever(monkeypatch: pytest.MonkeyPatch) -> FakeLever:
-    planted = FakeLever(cases=lambda setting: (case(), case(name="again")))
+    planted = FakeLever(cases=lambda setting: (case(subtract), case(subtract, name="again")))
     monkeypatch.setattr(catalog, "get", lambda name: planted)
     return planted
 
@@ -403,7 +408,7 @@ def test_the_probe_counts_cases_and_records_the_seed(lever: FakeLever) -> None:
 
 def test_the_probe_names_the_worst_case_of_a_broken_candidate(lever: FakeLever) -> None:
     bad = case(then(lambda out: out[3].fill_(9.0)), name="bad row")
-    lever.cases = lambda setting: (case(), bad)
+    lever.cases = lambda setting: (case(subtract), bad)
     found = op.probe(task(), None)
     assert (found.status, found.where, found.passed, found.total) == ("failed", "bad row", 1, 2)
     assert found.strongest is ParityClass.BROKEN
