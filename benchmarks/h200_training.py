@@ -217,7 +217,7 @@ def within(
 ) -> int | None:
     """Run a command; at the limit interrupt it, so that it can go on later, and give None."""
     process = subprocess.Popen(
-        words, cwd=ROOT, env=variables, stdout=log, stderr=log, start_new_session=True
+        words, cwd=ROOT, env=variables, stdout=log, stderr=log, process_group=0
     )
     try:
         return process.wait(timeout=max(1.0, limit_s))

@@ -132,7 +132,12 @@ def expected_s(book: Book, point: Point, options: argparse.Namespace) -> float:
 
 
 def take_largest(book: Book, workload: str, options: argparse.Namespace) -> bool:
-    """The largest batch for the target share, run; False where the time does not reach."""
+    """The largest batch for the target share, run; False where the time does not reach.
+
+    One that was found by measured peaks is not looked for again: its own peak would move the line.
+    """
+    if book.found.get(f"largest {workload}", {}).get("source", CLOSED_FORM) != CLOSED_FORM:
+        return True
     device = find_device(options.device, visible=visible(), ranks=options.ranks)
     eight = Point(workload, options.ranks, 8, steps_of(options, workload)).config(device)
     room = device.facts.memory_bytes if device.is_cuda else options.rehearsed_bytes

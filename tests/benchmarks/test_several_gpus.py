@@ -115,6 +115,8 @@ def test_the_largest_batch_is_run_and_said_with_its_share_and_the_target(
     assert asked == [(2, 6)]
     found = book.found["largest slat_flow"]
     assert (found["expected_share"], found["measured_share"]) == pytest.approx((0.7, 0.74))
+    assert several_gpus.take_largest(book, "slat_flow", options)
+    assert len(asked) == 1  # it is known
     only = several_gpus.Book(tmp_path / "x.json", 0.0, {"largest slat_flow": found})
     said = several_gpus.report(only)
     assert "6 a GPU by the line through the peaks measured at bs 2, 4, 70.0 %" in said
