@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +15,11 @@ from torch import Tensor
 from benchmarks.residual_norm import Operands, Size, median_us
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
-from levers.base import OpCase
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.flow.session import TrainingSession, open_session
+from experiments.workloads.flow.workload import SLAT_FLOW, SS_FLOW, FlowWorkload
+from levers import catalog
+from levers.base import OpCase, engaged
 from levers.fused_residual_norm import LEVER
 from levers.kernels import gate_residual_triton as gates
 from levers.kernels import row_norm_triton as norms
@@ -30,6 +37,8 @@ LENGTHS = (5601, 1863, 601, 3125, 1159, 960, 2830, 3673)
 """The measured batch of eight assets: 19,812 rows."""
 
 CHANNELS = 1536
+SHORT = {"size": "xl", "depth": "2", "bs": "2", "steps": "3", "warmup": "1"}
+BESIDE = ("fused_modulate", "fused_gate_residual")
 forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 CASES = [
     pytest.param(case, id=case.name)
@@ -157,3 +166,26 @@ def test_one_kernel_is_faster_than_two_at_the_dense_size(form: Form, direction: 
     print(f"\n{form} {direction}: {us['fused']:.1f} us, {rate:.0f} GB/s; apart {us['apart']:.1f}")
     saves = direction == "forward" or form.gated
     assert us["fused"] < us["apart"] * (1.0 if saves else 1.1)
+
+
+@pytest.mark.parametrize("workload", [SS_FLOW, SLAT_FLOW], ids=lambda one: str(one.name))
+def test_the_step_is_that_of_the_levers_apart_up_to_roundings(workload: FlowWorkload) -> None:
+    apart = gradients(workload, (*BESIDE, "fused_affine_norm"))
+    together = gradients(workload, (*BESIDE, LEVER.name))
+    assert apart.keys() == together.keys()
+    for name, gradient in apart.items():
+        gap = float((together[name] - gradient).norm() / gradient.norm())
+        assert gap < 2.0**-6, (name, gap)
+
+
+def gradients(workload: FlowWorkload, levers: Sequence[str]) -> dict[str, Tensor]:
+    """By parameter, of one step; the packed one sums its modulation's gradients in fp32."""
+    facts = DeviceFacts("cuda", torch.cuda.get_device_name(), 0)
+    one = open_session(workload.resolve(SHORT, facts), "cuda:0", 5, "engine")
+    assert isinstance(one, TrainingSession)
+    with contextlib.ExitStack() as stack:
+        for name in (*levers, "segment_sum_broadcast"):
+            stack.enter_context(engaged(catalog.get(name), one.sites, "on"))
+        one.step().run()
+    named = one.step().model.named_parameters()
+    return {name: p.grad for name, p in named if p.grad is not None}
