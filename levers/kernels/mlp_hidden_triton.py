@@ -28,14 +28,18 @@ CHUNK = 128
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gate(h, DERIVATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sigmoid that GELU multiplies by, or its derivative; the exponential cannot overflow."""
+def _gate(h, DERIVATIVE: tl.constexpr, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sigmoid that GELU multiplies by, or its derivative; the exponential cannot overflow.
+
+    ``EXACT`` rounds the division correctly, for results that are kept in fp32.
+    """
     doubled: tl.constexpr = 1.5957691216057308  # 2 sqrt(2 / pi)
     cubic: tl.constexpr = 0.044715
     square = h * h
     exponent = doubled * h * (1.0 + cubic * square)
     small = tl.exp(-tl.abs(exponent))
-    gate = tl.where(exponent < 0.0, small, 1.0) / (1.0 + small)
+    above, below = tl.where(exponent < 0.0, small, 1.0), 1.0 + small
+    gate = tl.div_rn(above, below) if EXACT else above / below
     if DERIVATIVE:
         slope = doubled * (1.0 + 3.0 * cubic * square)
         gate = gate + h * gate * (1.0 - gate) * slope
@@ -47,7 +51,8 @@ def _gelu(h_ptr, out_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untype
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     keep = at < count
     h = tl.load(h_ptr + at, mask=keep, other=0.0).to(tl.float32)
-    tl.store(out_ptr + at, (h * _gate(h, False)).to(out_ptr.dtype.element_ty), mask=keep)
+    exact: tl.constexpr = out_ptr.dtype.element_ty == tl.float32
+    tl.store(out_ptr + at, (h * _gate(h, False, exact)).to(out_ptr.dtype.element_ty), mask=keep)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -58,6 +63,7 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1).to(tl.int64) * CHUNK
     inside = columns < width
+    exact: tl.constexpr = dh_ptr.dtype.element_ty == tl.float32
     total = tl.full((ROWS, COLUMNS), 0.0, tl.float32)
     for step in range(0, CHUNK, ROWS):
         row = first + step + tl.arange(0, ROWS)
@@ -66,7 +72,7 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         h = tl.load(h_ptr + at, mask=keep, other=0.0).to(tl.float32)
         grad_at = row[:, None] * grad_stride + columns[None, :]
         grad = tl.load(grad_ptr + grad_at, mask=keep, other=0.0).to(tl.float32)
-        dh = grad * _gate(h, True)
+        dh = grad * _gate(h, True, exact)
         total += dh
         tl.store(dh_ptr + at, dh.to(dh_ptr.dtype.element_ty), mask=keep)
     out = tl.program_id(1).to(tl.int64) * width + columns

@@ -8,10 +8,11 @@ import triton.language as tl
 
 @triton.jit
 def left_out(total, inverse):  # type: ignore[no-untyped-def]
-    """``total ** -0.5 - inverse`` to first order: a step of Newton's, about 2^-25 of the inverse.
+    """``total ** -0.5 - inverse`` to first order: a step of Newton's.
 
-    ``inverse`` is ``1 / sqrt(total)`` with both operations rounded. The step is taken in fp64, as
-    its difference is below fp32's last place; it is 0 where the inverse is 0 or NaN.
+    ``inverse`` is off by a few units of the last place: two roundings, or an approximate root. The
+    step is taken in fp64, as its difference is below fp32's last place; it is 0 where the inverse
+    is 0 or NaN.
     """
     wide = inverse.to(tl.float64)
     step = wide * (0.5 - 0.5 * total.to(tl.float64) * wide * wide)

@@ -48,7 +48,11 @@ def _forward(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK: tl.constexpr,
     SEGMENTED: tl.constexpr, PLUS_ONE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """``EXACT``: mean and deviation with what their roundings left out, for rows kept in fp32."""
+    """``EXACT``: mean and deviation with what their roundings left out, for rows kept in fp32.
+
+    The deviation that is kept is the nearest fp32 value: a row's error is in all its terms of the
+    scale's gradient, which for an fp32 scale are rounded nowhere else as much.
+    """
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     sample, first, last = row_block(
@@ -72,12 +76,13 @@ def _forward(  # type: ignore[no-untyped-def]
         if EXACT:
             gap = tl.where(inside, gap - tl.div_rn(tl.sum(gap, axis=0), count), 0.0)
         variance = tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps
-        rstd = tl.div_rn(tl.full((), 1.0, tl.float32), tl.sqrt_rn(variance))
-        normed = tl.fma(gap, rstd, gap * left_out(variance, rstd)) if EXACT else gap * rstd
+        rstd = tl.rsqrt(variance)
+        rest = left_out(variance, rstd)
+        normed = tl.fma(gap, rstd, gap * rest) if EXACT else gap * (rstd + rest)
         y = normed * scale + shift
         tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
         tl.store(mean_ptr + first + step, mean)
-        tl.store(rstd_ptr + first + step, rstd)
+        tl.store(rstd_ptr + first + step, rstd + rest)
         y_at += channels
 
 
