@@ -4,9 +4,11 @@ Shapes: W warps along the inputs, M tiles of 16 outputs; the rest is :mod:`.mxfp
 
 A lane's words are that lane's operands, so that nothing is exchanged between threads: every reshape
 and permutation below only renames registers. The compiler must see that. It does where each tensor
-is loaded in the layout that the product asks for: lanes along the dimension that is laid out first,
-warps along the next. ``QUAD`` says in which order the compiler wants the inputs of a product, of
-which both operands have the same: four or two of them side by side in a lane (:func:`paired`).
+is loaded in the layout that the product asks for. Dimensions along which nothing is contiguous are
+laid over the threads in an order that Triton has changed: up to 3.6 (``OLDER``) the first one
+first, then the last one first. So tensors come with lanes before warps before the rest, or the
+other way round. Up to 3.7 (``QUAD``) a lane has four inputs of a product side by side where an
+operand was joined from parts, later two; both operands have the same, so that the terms are.
 
 Instructions for the 16 elements of two words, of a lane: 8 rotations (two of them by nothing, four
 multiplications by a power of two on the side of the FMA units), 9 logical, 8 multiplications of
@@ -81,9 +83,20 @@ def scale_pairs(codes, W: tl.constexpr, M: tl.constexpr):  # type: ignore[no-unt
 
 @triton.jit  # type: ignore[untyped-decorator]
 def operand(  # type: ignore[no-untyped-def]
-    words, codes, W: tl.constexpr, M: tl.constexpr, QUAD: tl.constexpr, dtype: tl.constexpr
+    words,
+    codes,
+    W: tl.constexpr,
+    M: tl.constexpr,
+    OLDER: tl.constexpr,
+    QUAD: tl.constexpr,
+    dtype: tl.constexpr,
 ):
-    """Weights ``[W, 16 M, 128]`` of words ``[W, M, 2, 128]`` and codes int16 ``[32, W, M]``."""
+    """Weights ``[W, 16 M, 128]`` of words ``[W, M, 2, 128]`` and codes int16 ``[32, W, M]``.
+
+    Not OLDER: of words ``[2, M, W, 128]`` and codes ``[M, W, 32]``.
+    """
+    if not OLDER:
+        words, codes = tl.permute(words, (2, 1, 0, 3)), tl.permute(codes, (2, 1, 0))
     both = codes.to(tl.int32)
     upper = scale_pairs(both & 0xFF, W, M)
     lower = scale_pairs((both >> 8) & 0xFF, W, M)
@@ -103,8 +116,13 @@ def operand(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def paired(x, W: tl.constexpr, N: tl.constexpr, QUAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Activations ``[32, W, N / 8, 4, 8]``, as they are loaded, as ``[W, 128, N]``: same order."""
+def paired(x, W: tl.constexpr, N: tl.constexpr, OLDER: tl.constexpr, QUAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Activations ``[32, W, N / 8, 4, 8]`` as ``[W, 128, N]``, in the weights' order of inputs.
+
+    Not OLDER: ``[4, N / 8, W, 32, 8]``.
+    """
+    if not OLDER:
+        x = tl.permute(x, (3, 2, 1, 0, 4))
     split = tl.reshape(x, (8, 4, W, N // 8, 2, 2, 2, 2, 2))
     # n t W N j q i b p
     if QUAD:

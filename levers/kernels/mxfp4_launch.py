@@ -28,9 +28,8 @@ from levers.kernels.mxfp4_triton import unit_product
 COLUMNS = (8, 16, 32)
 """Padded rows; 8 is the narrower side of a tensor core's product (mma m16n8k16)."""
 
-QUAD_BEFORE = (3, 7)
-"""Triton up to 3.6 lays four inputs of a product side by side where its operand was joined from
-parts; later ones two."""
+LAST_OLDER, LAST_QUAD = (3, 6), (3, 7)
+"""The last Tritons that lay tensors and operands out as they did (:mod:`.mxfp4_decode_triton`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,8 @@ def _launch(
         W=plan.warps,
         M=plan.tiles * (2 if epilogue.gate else 1),
         N=next(columns for columns in COLUMNS if columns >= rows),
-        QUAD=_quad(),
+        OLDER=_triton() <= LAST_OLDER,
+        QUAD=_triton() <= LAST_QUAD,
         RAGGED=units % plan.warps != 0,
         PADDED=weight.inputs % UNIT_INPUTS != 0,
         BIAS=epilogue.bias_E is not None,
@@ -122,10 +122,10 @@ def _launch(
 
 
 @functools.cache
-def _quad() -> bool:
-    """Whether this Triton lays four inputs of a product side by side."""
+def _triton() -> tuple[int, int]:
+    """Triton's version."""
     major, minor = triton.__version__.split(".")[:2]
-    return (int(major), int(minor)) < QUAD_BEFORE
+    return int(major), int(minor)
 
 
 def _or(given: Tensor | None, stand_in: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ def unit_sums(  # type: ignore[no-untyped-def]
     W: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
+    OLDER: tl.constexpr,
     QUAD: tl.constexpr,
     RAGGED: tl.constexpr,
     PADDED: tl.constexpr,
@@ -71,13 +72,18 @@ def unit_sums(  # type: ignore[no-untyped-def]
     at = tile[None, :].to(tl.int64) * units + w[:, None]
     lane_words = (tl.arange(0, 2) * 128)[:, None] + tl.arange(0, 128)[None, :]
     words_ptr += (at * 256)[:, :, None, None] + lane_words[None, None, :, :]
-    # Not contiguous, says the hint: two codes loaded at once would be two lanes' in one.
     codes_ptr += (at * 32)[None, :, :] + lane[:, None, None]
-    codes_ptr = tl.max_contiguous(codes_ptr, (1, 1, 1))
     x_ptr = row_pointers(x_ptr, rows, x_stride, W, N)
-    column = (lane % 4)[:, None] * 32 + w[None, :] * 128
-    words = tl.load(words_ptr, mask=(w < units)[:, None, None, None], other=0)
-    codes = tl.load(codes_ptr, mask=(w < units)[None, :, None], other=0)
+    column = ((lane % 4)[:, None] * 32 + w[None, :] * 128)[:, :, None, None, None]
+    warp, warp_of_codes = w[:, None, None, None], w[None, :, None]
+    if not OLDER:
+        words_ptr, warp = tl.permute(words_ptr, (2, 1, 0, 3)), tl.permute(warp, (2, 1, 0, 3))
+        codes_ptr = tl.permute(codes_ptr, (2, 1, 0))
+        x_ptr, column = tl.permute(x_ptr, (3, 2, 1, 0, 4)), tl.permute(column, (3, 2, 1, 0, 4))
+    # Not contiguous, says the hint: two codes loaded at once would be two lanes' in one.
+    codes_ptr = tl.max_contiguous(codes_ptr, (1, 1, 1))
+    words = tl.load(words_ptr, mask=warp < units, other=0)
+    codes = tl.load(codes_ptr, mask=warp_of_codes < units, other=0)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -85,21 +91,20 @@ def unit_sums(  # type: ignore[no-untyped-def]
     for first in range(0, units, W):
         words_ptr += 256 * W
         codes_ptr = tl.max_contiguous(codes_ptr + 32 * W, (1, 1, 1))
-        more = first + W + w < units
+        left = units - first - W
         if RAGGED:
-            next_words = tl.load(words_ptr, mask=more[:, None, None, None], other=0)
-            next_codes = tl.load(codes_ptr, mask=more[None, :, None], other=0)
+            next_words = tl.load(words_ptr, mask=warp < left, other=0)
+            next_codes = tl.load(codes_ptr, mask=warp_of_codes < left, other=0)
         else:
-            next_words = tl.load(words_ptr, mask=more[:, None, None, None])
-            next_codes = tl.load(codes_ptr, mask=more[None, :, None])
+            next_words = tl.load(words_ptr, mask=warp < left)
+            next_codes = tl.load(codes_ptr, mask=warp_of_codes < left)
         if RAGGED or PADDED:
-            there = first * 128 + column < inputs
-            x = tl.load(x_ptr, mask=there[:, :, None, None, None], other=0.0)
+            x = tl.load(x_ptr, mask=first * 128 + column < inputs, other=0.0)
         else:
             x = tl.load(x_ptr)
         x_ptr += 128 * W
-        weights = operand(words, codes, W, M, QUAD, x_ptr.dtype.element_ty)
-        total = tl.dot(weights, paired(x, W, N, QUAD), total, input_precision=PRECISION)
+        weights = operand(words, codes, W, M, OLDER, QUAD, x_ptr.dtype.element_ty)
+        total = tl.dot(weights, paired(x, W, N, OLDER, QUAD), total, input_precision=PRECISION)
         words, codes = next_words, next_codes
     return tl.sum(total, axis=0)
 
@@ -122,6 +127,7 @@ def unit_product(  # type: ignore[no-untyped-def]
     W: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
+    OLDER: tl.constexpr,
     QUAD: tl.constexpr,
     RAGGED: tl.constexpr,
     PADDED: tl.constexpr,
@@ -143,7 +149,7 @@ def unit_product(  # type: ignore[no-untyped-def]
     tile = tl.minimum(tl.program_id(0) * OWN + m % OWN, tiles - 1) + m // OWN * tiles
     sums = unit_sums(
         x_ptr, words_ptr, codes_ptr, tile, inputs, rows, units, x_stride,
-        W, M, N, QUAD, RAGGED, PADDED, EARLY, PRECISION,
+        W, M, N, OLDER, QUAD, RAGGED, PADDED, EARLY, PRECISION,
     )  # fmt: skip
     if GATE:
         gate, up = tl.split(tl.permute(tl.reshape(sums, (2, 16 * OWN, N)), (1, 2, 0)))

@@ -42,12 +42,17 @@ def truth(x: Tensor, weight: Mxfp4Weight) -> Tensor:
         (31, 16, 224, Plan(1, 1)),
     ],
 )
-@pytest.mark.parametrize("quad", [True, False])
+@pytest.mark.parametrize("version", [(3, 6), (3, 7), (3, 9)])
 def test_the_product_is_that_of_the_quantised_weights(
-    rows: int, outputs: int, inputs: int, plan: Plan, quad: bool, monkeypatch: pytest.MonkeyPatch
+    rows: int,
+    outputs: int,
+    inputs: int,
+    plan: Plan,
+    version: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole units and padded ones, as many as the warps or not, in both orders of the inputs."""
-    monkeypatch.setattr(mxfp4_launch, "_quad", lambda: quad)
+    """Whole units and padded ones, as many as the warps or not, in every order of the layouts."""
+    monkeypatch.setattr(mxfp4_launch, "_triton", lambda: version)
     x, weight = draw(rows, outputs, inputs)
     found = product(x, weight, Epilogue(), plan)
     torch.testing.assert_close(found.double(), truth(x, weight), rtol=1e-5, atol=1e-5)
