@@ -217,6 +217,7 @@ def test_early_launches_change_no_logit_of_a_captured_step() -> None:
     assert all(one == digests[0] for one in digests[1:])
 
 
+@pytest.mark.timing
 def test_the_fused_block_makes_the_step_of_the_small_model_faster() -> None:
     one = session(model="random-0.6b", prompt_tokens="2048", concurrency="1,8", ttft_tokens="64")
     times: dict[str, dict[int, float]] = {}

@@ -183,6 +183,7 @@ def test_the_shipped_model_decodes_and_loses_little_quality() -> None:
     assert losses["on"] != losses[OFF]
 
 
+@pytest.mark.timing
 def test_a_4b_model_takes_the_published_share_of_memory_and_decodes_faster(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

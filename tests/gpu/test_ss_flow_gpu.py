@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow.batch import draw_samples
 from experiments.workloads.flow.compiled import compile_facts
@@ -22,8 +25,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-    pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*instantiated"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),
 ]
 
 SHORT = {"size": "xl", "depth": "2", "bs": "2", "steps": "5", "warmup": "2"}
@@ -82,8 +83,11 @@ def test_dense_gradients_are_near_fp64() -> None:
     assert max(g.relative_error for g in found) < 0.1
 
 
-@both
-def test_compiled_blocks_share_their_graphs_and_are_faster(workload: FlowWorkload) -> None:
+@functools.cache
+def compiled(
+    workload: FlowWorkload,
+) -> tuple[dict[str, float], dict[str, str], Mapping[str, Scalar]]:
+    """The step's milliseconds and witness of both settings, and what was compiled for them."""
     lever, found, plans = catalog.get(COMPILE[workload.name]), {}, {}
     for setting in ("off", "on"):
         one = session(workload)
@@ -96,9 +100,21 @@ def test_compiled_blocks_share_their_graphs_and_are_faster(workload: FlowWorkloa
         plans[setting] = lever.witness(one.sites["flow.block"])["train/tok_s"]
     facts = compile_facts()
     print(f"{workload.name}: {found} {facts}")
+    return found, plans, facts
+
+
+@both
+def test_compiled_blocks_share_their_graphs(workload: FlowWorkload) -> None:
+    _, plans, facts = compiled(workload)
     assert plans["on"] == "backward=CompiledFunctionBackward x 2" != plans["off"]
     assert facts["graph_breaks"] == 0, facts["graph_break_reasons"]
     assert facts["compiled_graphs"] == len(PARTS)
+
+
+@pytest.mark.timing
+@both
+def test_compiled_blocks_are_faster(workload: FlowWorkload) -> None:
+    found = compiled(workload)[0]
     assert found["on"] < found["off"]
 
 
@@ -140,6 +156,7 @@ def test_compiled_blocks_run_with_the_fused_kernels_in_them(workload: FlowWorklo
     assert losses[len(FUSED) + 1] == pytest.approx(losses[0], rel=5e-3)
 
 
+@pytest.mark.timing
 def test_a_frozen_model_leaves_the_segment_sum_less_to_gain() -> None:
     """The negative control: four of five blocks frozen leave 6 of 30 broadcasts to sum."""
     lever, gain = catalog.get("segment_sum_broadcast"), {}
