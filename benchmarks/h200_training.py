@@ -17,22 +17,21 @@ that passed is found again there, samples are not mixed. Exit code 3: something 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import whole_stack
 from benchmarks.h200_training_evidence import evidence_of, export, unfinished
-from benchmarks.h200_training_packing import archive, restore
-from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, SETS, Scale, Step, steps
+from benchmarks.h200_training_packing import STOPPING_S, archive, restore, within
+from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, Scale, Step, steps
 from experiments.exit_codes import Exit
 from experiments.files import write_atomically
 
@@ -43,9 +42,6 @@ DONE = (Exit.VERDICT, Exit.INCONCLUSIVE, Exit.INVALID)
 
 PACKING_S = 12.0
 """Kept free at the end of a call for bundles and state."""
-
-STOPPING_S = 25.0
-"""An interrupted command ends its processes within this."""
 
 LEAST_S = {"cuda:0": 60.0, "cpu": 10.0}
 """Nothing that can go on later is begun for less."""
@@ -212,37 +208,25 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def within(
-    words: Sequence[str], variables: Mapping[str, str], log: Any, limit_s: float
-) -> int | None:
-    """Run a command; at the limit interrupt it, so that it can go on later, and give None."""
-    process = subprocess.Popen(
-        words, cwd=ROOT, env=variables, stdout=log, stderr=log, process_group=0
-    )
-    try:
-        return process.wait(timeout=max(1.0, limit_s))
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(timeout=STOPPING_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return None
-
-
 def prepare_sets(state: Path, scale: Scale) -> None:
     """The sets of levers as lever files."""
     folder = state / "levers"
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["LEVERGATE_LEVERS"] = str(folder)
-    for name, members in SETS.items():
-        whole_stack.plugin(folder, scale.levers(members), name)
+    for name, members in scale.named.items():
+        whole_stack.plugin(folder, members, name)
 
 
 def chosen(all_steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
     """The steps of the named items, or all."""
     return [one for one in all_steps if not only or one.item in only or one.name in only]
+
+
+def scale_of(options: argparse.Namespace) -> Scale:
+    """The rehearsal's or the published size, with other whole sets where they are given."""
+    scale = REHEARSAL if options.rehearse else FULL
+    given = {"whole": options.whole, "whole_dense": options.whole_dense}
+    return dataclasses.replace(scale, **{name: one for name, one in given.items() if one})
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -253,22 +237,24 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=560.0, help="seconds for this call")
     parser.add_argument("--only", default="", metavar="ITEM,STEP")
     parser.add_argument("--again", default="", metavar="STEP", help="run it although it is done")
+    for name in ("--whole", "--whole-dense"):
+        parser.add_argument(name, default="", metavar="A=ON,B=ON", help="another set of all levers")
     parser.add_argument("--list", action="store_true", help="what would be run, and nothing else")
     parser.add_argument("--rehearse", action="store_true", help="CPU, small")
     options = parser.parse_args(arguments)
     scale = "rehearsal" if options.rehearse else "full"
     options.state = options.state or Path(tempfile.gettempdir()) / f"levergate-{NAME}-{scale}"
     options.out, options.state = options.out.resolve(), options.state.resolve()
-    options.only, options.again = (
-        [one for one in text.split(",") if one] for text in (options.only, options.again)
-    )
+    for name in ("only", "again", "whole", "whole_dense"):
+        words = tuple(one for one in getattr(options, name).split(",") if one)
+        setattr(options, name, words)
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     options = parsed(sys.argv[1:] if arguments is None else arguments)
-    scale = REHEARSAL if options.rehearse else FULL
+    scale = scale_of(options)
     wanted = chosen(steps(scale), options.only)
     options.out.mkdir(parents=True, exist_ok=True)
     options.state.mkdir(parents=True, exist_ok=True)

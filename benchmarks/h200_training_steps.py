@@ -23,15 +23,6 @@ PACKED_SET = ("cached_cu_seqlens=on", BROADCAST, *DENSE_SET)
 WHOLE, DENSE = "whole_stack", "whole_stack_ss"
 BLOCK_FUSION, BLOCK_ROWS, BLOCK_PRODUCTS = "block_fusion", "block_rows", "block_products"
 
-SETS: Mapping[str, tuple[str, ...]] = {
-    WHOLE: PACKED_SET,
-    DENSE: DENSE_SET,
-    BLOCK_FUSION: FUSION,
-    BLOCK_ROWS: ("cached_cu_seqlens=on", *ROWS),
-    BLOCK_PRODUCTS: PRODUCTS,
-}
-"""By the name of the lever that stands for them all."""
-
 WATERFALL = (
     BROADCAST,
     f"{BLOCK_FUSION}=on",
@@ -102,6 +93,7 @@ class Scale:
         absent: levers without a kernel for that device, left out of every set.
         batches: settings of ``per_gpu_batch``.
         published: figures of the same work, of others, for the waterfall.
+        whole, whole_dense: all levers of the packed and of the dense step.
     """
 
     device: str
@@ -111,6 +103,19 @@ class Scale:
     absent: tuple[str, ...] = ()
     batches: str = "2,4,8,12"
     published: tuple[str, ...] = PUBLISHED
+    whole: tuple[str, ...] = PACKED_SET
+    whole_dense: tuple[str, ...] = DENSE_SET
+
+    @property
+    def named(self) -> Mapping[str, tuple[str, ...]]:
+        """The sets, by the name of the lever that stands for them all."""
+        return {
+            WHOLE: self.levers(self.whole),
+            DENSE: self.levers(self.whole_dense),
+            BLOCK_FUSION: FUSION,
+            BLOCK_ROWS: self.levers(("cached_cu_seqlens=on", *ROWS)),
+            BLOCK_PRODUCTS: PRODUCTS,
+        }
 
     def levers(self, named: Sequence[str]) -> tuple[str, ...]:
         """Those that have a kernel here."""
@@ -222,7 +227,7 @@ def _levers(scale: Scale) -> tuple[Step, ...]:
 
 def _dense(scale: Scale) -> tuple[Step, ...]:
     """The dense step: a look at batch 8, and the A/B at the largest batch of its reference."""
-    look = scale.look("ss_flow", DENSE_SET, bs="8", steps="6", warmup="3")
+    look = scale.look("ss_flow", scale.whole_dense, bs="8", steps="6", warmup="3")
     return (
         Step("ss.look", look, 40, module="benchmarks.flow_steps"),
         Step("ss.whole", scale.ab(DENSE, "on", "ss_flow", *PAIRS, bs="6"), 420),
@@ -259,11 +264,11 @@ def _beyond(scale: Scale) -> tuple[Step, ...]:
         scale.batches,
         "slat_flow",
         "--screen",
-        beside=PACKED_SET,
+        beside=scale.whole,
         bs="6",
         accumulate="4",
     )
-    base = [one for one in PACKED_SET if one not in PRODUCTS]
+    base = [one for one in scale.whole if one not in PRODUCTS]
     eight_bits = scale.ab("fp8_linear", "e4m3", "slat_flow", *PAIRS, beside=base)
     return (
         Step("batch.screen", batches, 90),

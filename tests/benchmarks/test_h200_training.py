@@ -14,7 +14,7 @@ import pytest
 import cli
 from benchmarks import h200_training as driver
 from benchmarks.h200_training_evidence import Evidence, evidence_of, export, unfinished
-from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, SETS, Scale, Step, steps
+from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, Scale, Step, steps
 from experiments import beside, bundles, prepare
 from experiments.commands import ab as ab_command
 from experiments.commands import stack as stack_command
@@ -89,7 +89,7 @@ def test_each_stack_can_be_made_on_an_h200(
 
 @pytest.mark.usefixtures("sets")
 def test_the_sets_may_stand_together_and_each_has_sites_in_its_workload() -> None:
-    for name, members in SETS.items():
+    for name, members in FULL.named.items():
         lever = catalog.get(name)
         claims(lever.levers)  # type: ignore[attr-defined]
         assert len(lever.levers) == len(members)  # type: ignore[attr-defined]
@@ -278,3 +278,15 @@ def test_items_and_steps_can_be_named(capsys: pytest.CaptureFixture[str], tmp_pa
     assert driver.main([*place, "--list", "--only", "ss,levers.compile"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == ["levers.compile", "ss.look", "ss.whole"]
+
+
+def test_another_whole_set_is_taken_in_every_step_that_has_it() -> None:
+    whole = "segment_sum_broadcast=on,fused_modulate=on,gemm_epilogue_mlp=on"
+    words = ["--whole", whole, "--whole-dense", "fused_modulate=on"]
+    scale = driver.scale_of(driver.parsed(words))
+    assert scale.named["whole_stack"] == tuple(whole.split(","))
+    found = {one.name: " ".join(one.words) for one in steps(scale)}
+    assert "--levers fused_modulate=on --whole" in found["ss.look"]
+    assert "tuned_gemm" not in found["batch.screen"]
+    assert "gemm_epilogue_mlp" not in found["fp8.e4m3"]
+    assert driver.scale_of(driver.parsed([])) == FULL
