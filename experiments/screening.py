@@ -17,6 +17,7 @@ from experiments.tasks import Task, TaskResult, Visit
 from experiments.workloads.base import Session
 from levers import catalog
 from levers.base import Lever, engaged
+from levers.handle import held
 
 FEWEST_ROUNDS = 2
 """One order and its reverse: a ramp or a position then falls on all settings alike."""
@@ -129,5 +130,5 @@ def _plans(lever: Lever, session: Session) -> dict[str, str]:
     session.exercise()
     plans: dict[str, str] = {}
     for name in lever.touches:
-        plans.update(lever.witness(session.sites[name]))
+        plans.update(lever.witness(held(session.sites[name])))
     return plans

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from experiments.records import COUNTED
 from experiments.workloads.base import Session
 from levers import catalog
+from levers.handle import held
 
 ARGUMENT = "witness"
 """The argument of a timed task that names the levers whose sites are read after the timed part."""
@@ -75,6 +76,6 @@ def _read(session: Session, name: str) -> dict[str, str]:
     plans: dict[str, str] = {}
     for site in lever.touches:
         if site in session.sites:
-            for axis, plan in lever.witness(session.sites[site]).items():
+            for axis, plan in lever.witness(held(session.sites[site])).items():
                 plans[axis] = f"{plans[axis]}; {plan}" if axis in plans else plan
     return plans

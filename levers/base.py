@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from levers.errors import BadSetting, LeverConflict, NotRestored
+from levers.handle import held
 from levers.policy import GatingPolicy
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class Site:
     """A named slot of a workload: the callable in use, and what was seen to run through it.
 
     ``launch`` is what the workload calls. ``observations`` is written by the workload *where the
-    work is done* (the split count handed to the kernel, the backward that ran), keyed by axis; a
-    lever never writes it, so a lever that changes nothing cannot claim that it did.
+    work is done* (the split count handed to the kernel, the backward that ran), keyed by axis. A
+    lever is given a :class:`~levers.handle.Handle` of the site, which cannot write it.
     """
 
     name: str
@@ -191,7 +192,8 @@ def engaged(lever: Lever, sites: Mapping[str, Site], setting: str) -> Iterator[N
     undone: list[tuple[Site, object]] = []
     try:
         for name in lever.touches:
-            undone.append((sites[name], lever.enable(sites[name], setting)))
+            held_site = held(sites[name])
+            undone.append((held_site, lever.enable(held_site, setting)))
         yield
     finally:
         _restore(lever, undone, {sites[name].name: (sites[name], found[name]) for name in found})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from levers.base import OFF, Lever, Settings
+from levers.handle import CURE, RESERVED
 from levers.policy import GatingPolicy
 
 LARGEST_TOLERANCE = 0.1
@@ -66,8 +70,26 @@ def _declaration(lever: Any) -> Iterator[str]:
     for hook in _HOOKS:
         if not callable(getattr(lever, hook)):
             yield f"{hook} is not callable"
+    yield from _writing(sys.modules[type(lever).__module__])
     if not (sys.modules[type(lever).__module__].__doc__ or "").strip():
         yield "its module has no docstring: what changes, the mechanism, where it does not help"
+
+
+def _writing(module: ModuleType) -> Iterator[str]:
+    """Where a lever's file would write what was seen at a site, by name or by a word for it."""
+    path = Path(getattr(module, "__file__", None) or "")
+    text = path.read_bytes() if path.is_file() else b""
+    if not any(name.encode() in text for name in RESERVED):
+        return
+    for node in ast.walk(ast.parse(text)):
+        name = node.attr if isinstance(node, ast.Attribute) else ""
+        word = node.value if isinstance(node, ast.Constant) else ""
+        for found in RESERVED:
+            if found in (name, word):
+                yield (
+                    f"line {getattr(node, 'lineno', 0)} of {path.name} has {found!r}, which is the "
+                    f"workload's: a lever does not write what ran; {CURE}"
+                )
 
 
 def _policies(lever: Lever) -> Iterator[str]:
