@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,9 @@ HEAD = (
     "| evidence |",
     "|---|---|---|---|---:|---|",
 )
+
+MEMBER = re.compile(r"(?:^|; )(\w+=\w+): ")
+"""How a set of levers begins what each of its members saw (:mod:`benchmarks.whole_stack`)."""
 
 PLAIN = ("failing-axis-win", "byte-exact")
 """Reasons that the verdict's name implies."""
@@ -60,7 +64,7 @@ def row(path: Path, root: Path) -> str:
     facts = dict(shown.facts)
     place = path.relative_to(root)
     cells = (
-        f"`{shown.title}`",
+        title(record, shown.title),
         measured(record),
         verdict(record, shown.label),
         facts.get("effect", "").replace("; ", "<br>") or "-",
@@ -68,6 +72,13 @@ def row(path: Path, root: Path) -> str:
         f"[text]({place.with_suffix('.md')}), [bundle]({place})",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def title(record: RunRecord, named: str) -> str:
+    """The lever; of a set its members too, as its witness names them."""
+    plans = next((one.plans for one in record.witnesses if one.arm == "cand"), {})
+    members = dict.fromkeys(MEMBER.findall("; ".join(plans.values())))
+    return f"`{named}`" + (f"<br>({', '.join(members)})" if members else "")
 
 
 def verdict(record: RunRecord, label: str) -> str:

@@ -102,12 +102,13 @@ class Together:
             lever.disable(site, its)
 
     def witness(self, site: Site) -> Mapping[str, str]:
-        """What each member that touches the site saw, by axis."""
+        """What each member that touches the site saw, by axis; so the record names the members."""
         found: dict[str, str] = {}
-        for _, lever in self._pairs():
+        for one, lever in self._pairs():
             if site.name in lever.touches:
                 for axis, plan in lever.witness(site).items():
-                    found[axis] = f"{found[axis]}; {plan}" if axis in found else plan
+                    said = f"{one}: {plan}"
+                    found[axis] = f"{found[axis]}; {said}" if axis in found else said
         return found
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:

@@ -33,6 +33,18 @@ def test_a_row_has_the_figures_of_the_bundle_and_leads_to_it() -> None:
     assert "| default-ON | train/tok_s +125.0 % [124.6, 125.4] | 6 | [text](docs/results/" in row
 
 
+def test_a_set_of_levers_is_told_with_its_members() -> None:
+    record = bundles.read_bundle(FLOW)
+    plans = {
+        "train/tok_s": "fused_modulate=on: backward=FusedModulate x 60, backward=Index x 1; "
+        "attn_backend=fa4: backward=FA4 x 60"
+    }
+    cand = record.witnesses[1].model_copy(update={"plans": plans})
+    of_set = record.model_copy(update={"witnesses": (record.witnesses[0], cand)})
+    assert results_table.title(of_set, "s=on") == "`s=on`<br>(fused_modulate=on, attn_backend=fa4)"
+    assert results_table.title(record, "s=on") == "`s=on`"
+
+
 def test_only_decided_runs_have_a_row(tmp_path: Path) -> None:
     folder = tmp_path / "docs/results/h200"
     folder.mkdir(parents=True)

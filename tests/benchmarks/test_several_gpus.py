@@ -190,6 +190,8 @@ def test_a_set_of_levers_becomes_one_that_is_bound_to_their_sources(
     found = site.launch
     undo = lever.enable(site, "on")
     assert site.launch is not found
+    site.observe("train/tok_s", "backward=X")
+    assert lever.witness(site) == {"train/tok_s": "segment_sum_broadcast=on: backward=X x 1"}
     lever.disable(site, undo)
     assert site.launch is found
     assert lever.environment("on") == member.environment("on") == {}  # its processes are forked
