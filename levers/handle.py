@@ -15,6 +15,9 @@ from levers.errors import LeverConflict
 if TYPE_CHECKING:
     from levers.base import Site
 
+Seen = dict[str, dict[str, int]]
+"""Counts of plans by axis."""
+
 RESERVED = ("observe", "forget")
 """Names of what the workload alone does with a site."""
 
@@ -33,7 +36,9 @@ class Handle:
         self.name = site.name
         self._get: Callable[[], Callable[..., Any]] = lambda: site.launch
         self._put = put
-        self._seen = lambda: {axis: dict(plans) for axis, plans in site.observations.items()}
+        self._seen: Callable[[], Seen] = lambda: {
+            axis: dict(plans) for axis, plans in site.observations.items()
+        }
 
     @property
     def launch(self) -> Callable[..., Any]:
@@ -45,7 +50,7 @@ class Handle:
         self._put(launch)
 
     @property
-    def observations(self) -> dict[str, dict[str, int]]:
+    def observations(self) -> Seen:
         """A copy of what was seen: counts of plans by axis."""
         return self._seen()
 
