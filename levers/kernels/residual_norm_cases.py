@@ -93,8 +93,13 @@ FORMS = {
 
 
 def sum_cases(form: Form, device: str) -> Sequence[OpCase]:
-    """Of the sum alone, forward: its backward is in the other cases."""
+    """Of the sum alone, forward: its backward is in the other cases.
+
+    Without a gate the sum is PyTorch's own on a CPU: nothing would be compared.
+    """
     on_cuda = torch.device(device).type == "cuda"
+    if not (form.gated or on_cuda):
+        return ()
     channels = CUDA_CHANNELS if on_cuda else CPU_CHANNELS
     op = replace(form, sum_first=True).op
     bf16 = RowCase(op, LENGTHS["ragged"], normal, torch.bfloat16, device, channels)

@@ -122,6 +122,7 @@ def forward_triton(
         BLOCK=block,
         GATED=by.gate_BC is not None,
         PLUS_ONE=by.by_sample,
+        EXACT=dtype == torch.float32,
         num_warps=cut.warps(block),
     )
     return y_NC, out_NC, mean_N, rstd_N
@@ -202,6 +203,7 @@ def backward_triton(
         PLUS_ONE=by.by_sample,
         STREAM=grads[1] is not None,
         SUMS=sums,
+        EXACT=out_NC.dtype == torch.float32,
         num_warps=cut.warps(block),
     )
     if not sums:

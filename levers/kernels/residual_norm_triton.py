@@ -19,6 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from levers.kernels.rounding_triton import left_out
 from levers.kernels.row_blocks_triton import row_block
 
 
@@ -48,8 +49,12 @@ def residual_norm_forward(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
     GATED: tl.constexpr,
     PLUS_ONE: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
-    """Sum and norm of ``ROWS`` rows of a sample."""
+    """Sum and norm of ``ROWS`` rows of a sample.
+
+    ``EXACT``: mean and deviation with what their roundings left out, for rows kept in fp32.
+    """
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     sample, first, last = row_block(tl.program_id(0), cu_ptr, rows, samples, ROWS, BLOCK_B, True)
@@ -57,6 +62,8 @@ def residual_norm_forward(  # type: ignore[no-untyped-def]
     shift = _row_of(shift_ptr + sample * shift_stride, columns, inside, False)
     if GATED:
         gate = _row_of(gate_ptr + sample * gate_stride, columns, inside, False)
+    count = tl.full((), channels, tl.float32)
+    eps = tl.full((), eps, tl.float32)  # an fp64 value in a graph that Inductor compiled
     x_ahead = _row_at(x_ptr, first, x_stride, columns, first < last, channels)
     h_ahead = _row_at(h_ptr, first, h_stride, columns, first < last, channels)
     for row in range(first, last):
@@ -72,14 +79,18 @@ def residual_norm_forward(  # type: ignore[no-untyped-def]
         at = tl.cast(row, tl.int64) * channels
         tl.store(out_ptr + at + columns, out, mask=inside)
         wide = out.to(tl.float32)
-        mean = tl.sum(wide, axis=0) / channels
+        mean = tl.div_rn(tl.sum(wide, axis=0), count)
         gap = tl.where(inside, wide - mean, 0.0)
-        deviation = tl.sqrt_rn(tl.sum(gap * gap, axis=0) / channels + eps)
-        rstd = tl.div_rn(tl.full((), 1.0, tl.float32), deviation)
-        y = gap * rstd * scale + shift
+        if EXACT:
+            gap = tl.where(inside, gap - tl.div_rn(tl.sum(gap, axis=0), count), 0.0)
+        variance = tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps
+        rstd = tl.rsqrt(variance)
+        rest = left_out(variance, rstd)
+        normed = tl.fma(gap, rstd, gap * rest) if EXACT else gap * (rstd + rest)
+        y = normed * scale + shift
         tl.store(y_ptr + at + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
         tl.store(mean_ptr + row, mean)
-        tl.store(rstd_ptr + row, rstd)
+        tl.store(rstd_ptr + row, rstd + rest)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -96,6 +107,12 @@ def _row_at(ptr, row, stride, columns, there, channels):  # type: ignore[no-unty
     """A row of a matrix, or zeros where it is not there."""
     base = ptr + tl.cast(row, tl.int64) * stride
     return tl.load(base + columns, mask=columns < tl.where(there, channels, 0), other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _over(total, count, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A mean; correctly rounded it is a call that costs a program half of its registers again."""
+    return tl.div_rn(total, count) if EXACT else total / count
 
 
 @triton.jit
@@ -135,13 +152,18 @@ def residual_norm_backward(  # type: ignore[no-untyped-def]
     PLUS_ONE: tl.constexpr,
     STREAM: tl.constexpr,
     SUMS: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
-    """Gradients of ``ROWS`` rows of a sample, and the sums over them."""
+    """Gradients of ``ROWS`` rows of a sample, and the sums over them.
+
+    ``EXACT`` rounds the means correctly, for gradients kept in fp32.
+    """
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     slot = tl.program_id(0)
     sample, first, last = row_block(slot, cu_ptr, rows, samples, ROWS, BLOCK_B, True)
     scale = _row_of(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
+    count = tl.full((), channels, tl.float32)
     scale_sum = tl.full((BLOCK,), 0.0, tl.float32)
     shift_sum = tl.full((BLOCK,), 0.0, tl.float32)
     out_ahead = _row_at(out_ptr, first, channels, columns, first < last, channels)
@@ -167,7 +189,7 @@ def residual_norm_backward(  # type: ignore[no-untyped-def]
         rstd_ahead = tl.load(rstd_ptr + row + 1, mask=more, other=0.0)
         inner = grad * scale
         total, along = tl.reduce((inner, inner * normed), 0, _add_both)
-        dx = rstd * (inner - total / channels - normed * (along / channels))
+        dx = rstd * (inner - _over(total, count, EXACT) - normed * _over(along, count, EXACT))
         if STREAM:
             dx += stream_ahead.to(tl.float32)
             stream_ahead = _row_at(stream_ptr, row + 1, stream_stride, columns, more, channels)

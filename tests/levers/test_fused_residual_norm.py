@@ -153,3 +153,4 @@ def test_every_op_case_is_lossless_and_has_power(case: OpCase) -> None:
     found = check_case(case, 0, Bar())
     assert found.status == "passed", found.fault
     assert not found.powerless
+    assert not found.same

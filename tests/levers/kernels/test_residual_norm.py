@@ -145,8 +145,8 @@ def test_the_kernels_are_the_norm_of_the_sum(
 
 
 @forms
-def test_the_kernels_are_the_two_apart_bit_for_bit(interpreted: ModuleType, form: Form) -> None:
-    """But for the gate's sum, whose rows are added in another order."""
+def test_the_kernels_are_the_two_apart(interpreted: ModuleType, form: Form) -> None:
+    """But for the order of sums, and so few last places of what is normed."""
     one = Drawn.of(form, (11, 1), 64, torch.bfloat16)
     x, h, gate, shift, scale = one.parts
     cu = one.segments.cu_seqlens
@@ -165,9 +165,12 @@ def test_the_kernels_are_the_two_apart_bit_for_bit(interpreted: ModuleType, form
     found = launched(interpreted, one)
     if gate is not None:
         assert torch.equal(found.out, out)
-        assert torch.equal(found.y, y)
-        assert torch.equal(found.back.dx, dx)
-        assert torch.equal(found.back.dh, dh)
+        assert float((found.y != y).double().mean()) < 0.02
+        assert float((found.back.dx != dx).double().mean()) < 0.02
+        assert float((found.back.dh != dh).double().mean()) < 0.02
+        close(found.y, y.double(), torch.bfloat16)
+        close(found.back.dx, dx.double(), torch.bfloat16)
+        close(found.back.dh, dh.double(), torch.bfloat16)
     for ours, theirs in ((found.back.dscale, dscale), (found.back.dshift, dshift)):
         close(ours, theirs.double().view_as(ours), torch.bfloat16)
 
