@@ -178,6 +178,9 @@ def reading(full: Dose, less: Dose, over: str) -> Reading:
     name = f"{over}={less.parameters[over]} against {full.parameters[over]}"
     if not full.launches or less.launches is None:
         return Reading("cannot be said", follows=False, text=f"{name}: no launches were counted")
+    if full.effect.lower <= 0:
+        text = f"{name}: with all launches {_effect(full.effect)}, so no gain is proven at all"
+        return Reading("cannot be said", follows=False, text=text)
     share = less.launches / full.launches
     saved, all_saved = less.saved, full.saved
     expected = all_saved[0] * share
@@ -191,7 +194,7 @@ def reading(full: Dose, less: Dose, over: str) -> Reading:
     )
     near = saved[1] <= AGREES * expected and expected <= AGREES * saved[2]
     if less.effect.upper >= full.effect.lower:
-        return Reading("does not fall", follows=False, text=text)
+        return Reading("is not proven to fall", follows=False, text=text)
     if not near:
         return Reading("falls, and not as the launches do", follows=False, text=text)
     return Reading("falls as the launches do", follows=True, text=text)

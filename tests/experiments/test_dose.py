@@ -66,12 +66,21 @@ def test_one_that_falls_by_another_measure_is_not(full: RunRecord, share: float)
 
 def test_one_that_stays_is_not_the_levers(full: RunRecord) -> None:
     ((_, (said,)),) = dose.readings([one(full), less(one(full), 0.6)], "frozen")
-    assert (said.follows, said.conclusion) == (False, "does not fall")
+    assert (said.follows, said.conclusion) == (False, "is not proven to fall")
 
 
 def test_without_counted_launches_nothing_is_said(full: RunRecord) -> None:
     ((_, (said,)),) = dose.readings([one(full), less(one(full), 0.2, None)], "frozen")
     assert (said.follows, said.conclusion) == (False, "cannot be said")
+
+
+def test_what_gains_nothing_cannot_fall(full: RunRecord) -> None:
+    base = one(full)
+    effect = base.effect.model_copy(update={"estimate": 0.01, "lower": -0.1, "upper": 0.2})
+    none = dataclasses.replace(base, effect=effect)
+    ((_, (said,)),) = dose.readings([none, less(base, 0.2)], "frozen")
+    assert (said.follows, said.conclusion) == (False, "cannot be said")
+    assert "no gain is proven at all" in said.text
 
 
 def test_only_gains_of_the_same_work_are_compared(full: RunRecord) -> None:
@@ -95,7 +104,7 @@ def test_the_command_reads_what_is_stored_and_gates(
         registry.save(full)
         registry.save(_with_frozen(full))
     assert cli.main(words) == 5
-    assert "the gain does not fall" in capsys.readouterr().out
+    assert "the gain is not proven to fall" in capsys.readouterr().out
     assert cli.main([*words, "--json"]) == 5
     answer = json.loads(capsys.readouterr().out)
     assert answer["series"][0]["readings"][0]["follows"] is False
