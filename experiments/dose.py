@@ -32,6 +32,9 @@ UNTOLD = (
 )
 """Parameters that say how long a sample is, or follow from the device: not what work it is."""
 
+MOST_PLAN = 60
+"""Characters of a plan that are shown whole; of a longer one the launches are told."""
+
 AGREES = 1.25
 """Savings of one launch within this factor of each other are the same one: lengths of samples and
 neighbours on the device move it by some per cent, another cause would move it by multiples."""
@@ -109,6 +112,18 @@ def of_stack(record: StackRecord) -> Iterator[Dose]:
             unit=axis.unit,
             effect=effect,
         )
+
+
+def taken_over(record: StackRecord) -> tuple[str, ...]:
+    """Per lever of a waterfall, what ran at its sites before it was added, and how often."""
+    spec = record.spec
+    found = []
+    for mine, row in zip(spec.levers, record.evidence, strict=False):
+        plan = row.plans.get(f"{mine.lever}: {spec.axis}", "")
+        launches = _launches(plan)
+        if launches is not None and spec.stepwise:
+            found.append(f"{mine}: {plan if len(plan) <= MOST_PLAN else f'{launches} launches'}")
+    return tuple(found)
 
 
 def _time_axis(axes: Sequence[Axis]) -> Axis | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments import formats
+from experiments.dose import taken_over
 from experiments.stack.published import FIRST_ROW, GAIN
 from experiments.stack.records import Contrast, Row, RowEvidence, StackRecord
 from levers.policy import Axis
@@ -102,6 +103,7 @@ def _facts(record: StackRecord) -> tuple[tuple[str, str], ...]:
         ("parameters", ", ".join(f"{name}={spec.parameters[name]}" for name in names)),
         ("blocks", "; ".join(filter(None, (counted, record.stopped)))),
         ("rows", f"{len(spec.rows)}, each once in every block, in mirrored random orders"),
+        *(("takes over", one) for one in taken_over(record)),
         ("seed", str(spec.seed)),
         ("took", formats.duration(record.total_s)),
     )

@@ -14,6 +14,9 @@ from experiments import bundles, dose
 from experiments.dose import Dose
 from experiments.registry.store import Registry
 from experiments.run_record import RunRecord
+from experiments.stack.stats import analysed
+from experiments.stack.view import view as stack_view
+from tests.support import stack_factory
 
 FLOW = Path(__file__).parents[2] / "docs/results/h200/segment_sum_broadcast-slat_flow-xl.json"
 
@@ -72,6 +75,21 @@ def test_one_that_stays_is_not_the_levers(full: RunRecord) -> None:
 def test_without_counted_launches_nothing_is_said(full: RunRecord) -> None:
     ((_, (said,)),) = dose.readings([one(full), less(one(full), 0.2, None)], "frozen")
     assert (said.follows, said.conclusion) == (False, "cannot be said")
+
+
+def test_a_stack_tells_what_each_lever_takes_over() -> None:
+    record = stack_factory.record(stack_factory.spec(6), stack_factory.adding(a=0.2, b=0.1, c=0.0))
+    plans = {f"a: {stack_factory.RATE.name}": "backward=Index x 36"}
+    plans |= {f"b: {stack_factory.RATE.name}": "; ".join(f"backward=Long{k} x 2" for k in range(9))}
+    evidence = tuple(one.model_copy(update={"plans": plans}) for one in record.evidence)
+    filled = record.model_copy(update={"evidence": evidence})
+    said = ("a=on: backward=Index x 36", "b=on: 18 launches")
+    assert dose.taken_over(filled) == said
+    assert [text for name, text in stack_view(filled).facts if name == "takes over"] == [*said]
+    analysed_ = filled.model_copy(update={"analysis": analysed(filled), "status": "measured"})
+    first, *_ = dose.of_stack(analysed_)
+    assert (first.launches, first.unit) == (36, "ms")
+    assert first.effect.estimate == pytest.approx(0.2, abs=0.05)
 
 
 def test_what_gains_nothing_cannot_fall(full: RunRecord) -> None:
