@@ -28,18 +28,18 @@ CHUNK = 128
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gate(h, DERIVATIVE: tl.constexpr, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gate(h, DERIVATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sigmoid that GELU multiplies by, or its derivative; the exponential cannot overflow.
 
-    ``EXACT`` rounds the division correctly, for results that are kept in fp32.
+    In the dtype of ``h``: fp32, or fp64 for results that are kept in fp32, since the fast
+    exponential and division of fp32 are off by some units of its last place.
     """
     doubled: tl.constexpr = 1.5957691216057308  # 2 sqrt(2 / pi)
     cubic: tl.constexpr = 0.044715
     square = h * h
     exponent = doubled * h * (1.0 + cubic * square)
     small = tl.exp(-tl.abs(exponent))
-    above, below = tl.where(exponent < 0.0, small, 1.0), 1.0 + small
-    gate = tl.div_rn(above, below) if EXACT else above / below
+    gate = tl.where(exponent < 0.0, small, 1.0) / (1.0 + small)
     if DERIVATIVE:
         slope = doubled * (1.0 + 3.0 * cubic * square)
         gate = gate + h * gate * (1.0 - gate) * slope
@@ -52,7 +52,8 @@ def _gelu(h_ptr, out_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untype
     keep = at < count
     h = tl.load(h_ptr + at, mask=keep, other=0.0).to(tl.float32)
     exact: tl.constexpr = out_ptr.dtype.element_ty == tl.float32
-    tl.store(out_ptr + at, (h * _gate(h, False, exact)).to(out_ptr.dtype.element_ty), mask=keep)
+    wide = h.to(tl.float64) if exact else h
+    tl.store(out_ptr + at, (wide * _gate(wide, False)).to(out_ptr.dtype.element_ty), mask=keep)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -72,8 +73,8 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         h = tl.load(h_ptr + at, mask=keep, other=0.0).to(tl.float32)
         grad_at = row[:, None] * grad_stride + columns[None, :]
         grad = tl.load(grad_ptr + grad_at, mask=keep, other=0.0).to(tl.float32)
-        dh = grad * _gate(h, True, exact)
-        total += dh
+        dh = grad * _gate(h.to(tl.float64) if exact else h, True)
+        total += dh.to(tl.float32)
         tl.store(dh_ptr + at, dh.to(dh_ptr.dtype.element_ty), mask=keep)
     out = tl.program_id(1).to(tl.int64) * width + columns
     tl.store(partial_ptr + out, tl.sum(total, axis=0), mask=inside)

@@ -56,7 +56,7 @@ def load_scales(gamma_ptr, head, dim, root, PAIRS: tl.constexpr):  # type: ignor
     return first * root, second * root
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def inverse_norm(even, odd, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
     """1 / norm of each row, what its rounding left out, and whether the norm is the clamp's.
 
@@ -73,7 +73,7 @@ def inverse_norm(even, odd, EXACT: tl.constexpr):  # type: ignore[no-untyped-def
     return inverse, rest, clamped
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def times_inverse(x, inverse, rest, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
     """A tile over its rows' norms; with ``EXACT`` rounded once, as a division is."""
     return tl.fma(x, inverse[:, None], x * rest[:, None]) if EXACT else x * inverse[:, None]
