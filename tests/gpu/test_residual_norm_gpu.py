@@ -133,8 +133,6 @@ def test_it_keeps_no_rows_but_the_sum_and_a_gated_branch(form: Form) -> None:
     assert torch.cuda.memory_allocated() - before - made < 0.01 * made
 
 
-# Dynamo itself makes an instance of the autograd functions that it traces.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @forms
 def test_a_compiled_graph_holds_the_kernels_without_a_break(form: Form) -> None:
     torch._dynamo.reset()
@@ -152,6 +150,7 @@ def test_a_compiled_graph_holds_the_kernels_without_a_break(form: Form) -> None:
         torch.testing.assert_close(ours, eager, rtol=2.0**-7, atol=2.0**-7)
 
 
+@pytest.mark.timing
 @forms
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_one_kernel_is_faster_than_two_at_the_dense_size(form: Form, direction: str) -> None:

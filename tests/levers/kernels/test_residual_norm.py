@@ -324,8 +324,6 @@ def test_two_dtypes_where_one_gradient_serves_both_are_refused() -> None:
         residual_norm(x, h, gate, shift.float(), scale, one.segments)
 
 
-# Dynamo itself makes an instance of the autograd functions that it traces.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @forms
 def test_a_compiled_graph_holds_it_without_a_break(form: Form) -> None:
     torch._dynamo.reset()
