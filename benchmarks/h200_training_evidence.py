@@ -18,6 +18,7 @@ from experiments import (
     spool_reader,
 )
 from experiments.home import Home
+from experiments.profiling_records import Profile
 from experiments.run_record import RunRecord
 from experiments.screen_records import ScreenRecord
 from experiments.stack import reports as stack_reports
@@ -105,6 +106,9 @@ def evidence_of(root: Path, step: Step, look: Path) -> Evidence:
         return _of_stack(stacks[-1])
     if step.kind == "screen" and (screens := sorted((root / screen_run.SCREENS).glob("*.json"))):
         return _of_screen(ScreenRecord.model_validate_json(screens[-1].read_bytes()))
+    if step.kind == "roofline" and (runs := runs_of(root)):
+        profile = profile_store.found(home_at(root), runs[-1].run_id)
+        return Evidence() if profile is None else _of_profile(profile)
     if step.kind == "look" and look.exists():
         return _of_look(json.loads(look.read_text()))
     return Evidence()
@@ -155,3 +159,9 @@ def _of_screen(record: ScreenRecord) -> Evidence:
     rows = [" ".join(row) for row in order_view.of_screen(record).rows]
     more = {"rows": rows, "failure": record.failure}
     return Evidence(record.screen_id, record.failure or "; ".join(rows), more)
+
+
+def _of_profile(profile: Profile) -> Evidence:
+    groups = {one.group: round(one.ms, 2) for one in profile.groups}
+    said = ", ".join(f"{name} {ms} ms" for name, ms in groups.items() if ms)
+    return Evidence(text=said, more={"groups": groups, "step_ms": profile.step_ms})

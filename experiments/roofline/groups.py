@@ -47,7 +47,11 @@ OPERATORS: tuple[tuple[Group, str], ...] = (
     ("communication", r"^c10d::|^gloo:|^nccl:|^record_param_comms"),
     ("optimiser", r"adam|foreach|Optimizer"),
     ("attention", r"scaled_dot_product|flash_attention|attention"),
-    ("gemm", r"aten::(addmm|mm|bmm|baddbmm|matmul|linear|_scaled_mm|mkldnn_linear)$|mkldnn|mkl_"),
+    (
+        "gemm",
+        r"aten::(addmm|mm|bmm|baddbmm|matmul|linear|_scaled_mm|mkldnn_linear)$|mkldnn|mkl_"
+        r"|^levergate::(linear|linear_gelu|input_grad|gelu_grad|weight_grad)$",
+    ),
     ("copies", r"aten::(copy_|_to_copy|clone|cat|contiguous|to)$"),
     (
         "reductions",
