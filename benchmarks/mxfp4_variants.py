@@ -10,13 +10,14 @@ written to the table.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,26 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.mxfp4_gemv import COPY_BYTES_PER_S, MODELS, Timer
-from levers.kernels.mxfp4_layout import dequantise_torch, units_of
+from levers.kernels.mxfp4_layout import UNIT_INPUTS, dequantise_torch, units_of
 from levers.kernels.mxfp4_matrix import Mxfp4Weight
-from levers.kernels.mxfp4_plans import Plan, row_class, rule
+from levers.kernels.mxfp4_plans import Plan, even_depth, row_class, rule
 
 MODULE = Path(__file__).resolve().parents[1] / "levers/kernels/mxfp4_plans_h200.py"
 WALK_BYTES = 160 << 20
 """Packed copies of a matrix that one graph walks through: 2.7 times an H200's cache of 60 MB."""
 LARGEST_ERROR = 2.0**-7
 """Of the norm, of a right cut: two roundings to bf16, and the gate's."""
-TILES, WARPS, FEWEST_PROGRAMS = (1, 2, 4), (2, 4, 8, 16), 32
-MOST_WARPS_BY_TILES = {1: 16, 2: 16, 4: 8}
-"""At most 64 K registers a program: with 32 rows a lane needs 160 of them for two tiles."""
+WARPS = {1: (2, 4, 8), 8: (4, 8), 16: (4, 8), 32: (4, 8)}
+ROUNDS = {1: (1, 2, 3), 8: (1, 2), 16: (1, 2)}
+SHALLOW, MOST_DEPTH = (1, 2), 10
+"""What is tried, by the class of rows: depths of so many equal rounds; above 16 rows these."""
+MANY_RESULTS = 16384
+"""From so many on, two tiles a program are tried with few rows as well."""
+EARLY, BEST = {1: ("start", "end"), 8: ("end",), 16: ("end",), 32: ("end",)}, 2
+"""Launches that are tried with so many of the fastest cuts."""
+FEWEST_PROGRAMS = 32
+MOST_LANE_REGISTERS, MOST_REGISTERS = 255, 65536
+"""Of a lane, and of an SM."""
 OWN_SHARE = 1.01
 """The rule's cut is kept where it is this near the fastest: a repeat may say otherwise."""
 HEAD = '''\
@@ -80,24 +89,45 @@ class Product:
         return rule(self.results, self.inputs, self.rows, gate=self.gate)
 
     def plans(self) -> list[Plan]:
-        """The rule's own first, then the same early, then the others, early."""
-        own = self.own()
-        found = [own, Plan(own.tiles, own.warps, early=True)]
-        for tiles in TILES:
-            for warps in WARPS:
-                one = Plan(tiles, warps, early=True)
-                shared = warps <= max(self.inputs // 128, WARPS[0])
-                wide = tiles * (2 if self.gate else 1)
-                most = MOST_WARPS_BY_TILES.get(wide, 4) // (2 if self.rows > 16 else 1)
-                full = one.programs(self.results) >= FEWEST_PROGRAMS
-                if one not in found and shared and full and warps <= most and wide <= 4:
+        """The rule's own first, then others of equal rounds; none is launched early."""
+        own, rows = self.own(), row_class(self.rows)
+        found = [own]
+        two = rows > 8 or (self.results >= MANY_RESULTS and not self.gate)
+        for tiles, warps in itertools.product((1, 2) if two else (1,), WARPS[rows]):
+            steps = -(-self.inputs // (UNIT_INPUTS * warps))
+            depths = {even_depth(steps, -(-steps // count)) for count in ROUNDS.get(rows, ())}
+            for depth in sorted(depths or SHALLOW):
+                one = Plan(tiles, warps, depth)
+                if one not in found and self.fits(one):
                     found.append(one)
         return found
 
-    def kernel(self, plan: Plan) -> tuple[Plan, int, bool, bool]:
+    def early(self, rows: list[dict[str, Any]]) -> list[Plan]:
+        """The fastest cuts among some results, launched early."""
+        right = [one for one in rows if "us" in one and one["error"] <= LARGEST_ERROR]
+        right.sort(key=lambda one: one["us"])
+        return [
+            replace(Plan(**one["plan"]), early=early)
+            for one in right[:BEST]
+            for early in EARLY[row_class(self.rows)]
+        ]
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether a cut has registers for its depth (an estimate) and programs for the device."""
+        tiles, eights = plan.tiles * (2 if self.gate else 1), -(-self.rows // 8)
+        registers = 35 + 9 * tiles * (plan.depth + 1) + 24 * eights + 4 * tiles * eights
+        full = plan.programs(self.results) >= FEWEST_PROGRAMS
+        shallow = plan.depth <= MOST_DEPTH and plan.warps <= max(self.inputs // UNIT_INPUTS, 2)
+        small = registers <= MOST_LANE_REGISTERS
+        return full and shallow and small and registers * 32 * plan.warps <= MOST_REGISTERS
+
+    def kernel(self, plan: Plan) -> tuple[Plan, int, bool, bool, bool]:
         """What the kernel of a cut is compiled for: products that agree in it share one."""
-        columns = next(most for most in (8, 16, 32) if most >= self.rows)
-        return plan, columns, self.gate, self.inputs // 128 % plan.warps != 0
+        columns = next(most for most in (1, 8, 16, 32) if most >= self.rows)
+        units = self.inputs // UNIT_INPUTS
+        once = units <= plan.warps * plan.depth
+        ragged = units % (plan.warps * (1 if once else plan.depth)) != 0
+        return plan, columns, self.gate, once, ragged
 
     def tensors(self, device: str, copies: int) -> tuple[Tensor, list[Mxfp4Weight]]:
         """Rows and random matrices, whose weights are of the usual size."""
@@ -111,7 +141,7 @@ class Product:
                     device=device, dtype=torch.int32, generator=generator,
                 ),
                 torch.randint(
-                    115, 122, (*shape, 32, 2),
+                    115, 122, (*shape, 16, 4),
                     device=device, dtype=torch.uint8, generator=generator,
                 ),
                 self.outputs,
@@ -157,33 +187,33 @@ def compiled(job: tuple[Product, Plan, str]) -> str:
     return ""
 
 
+Pair = tuple[Product, Plan]
+
+
 def compile_all(
-    todo: list[Product], device: str, jobs: int, deadline: float
-) -> dict[tuple[Product, Plan], str]:
+    pairs: list[Pair], pool: ProcessPoolExecutor, device: str, deadline: float
+) -> dict[Pair, str]:
     """Fill Triton's cache; those that cannot run or were not reached, with the reason."""
-    context = multiprocessing.get_context("spawn")
-    bad: dict[tuple[Product, Plan], str] = {}
-    pairs = [(one, plan) for one in todo for plan in one.plans()]
-    first = {one.kernel(plan): (one, plan) for one, plan in reversed(pairs)}
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        work = list(dict.fromkeys(one.kernel(plan) for one, plan in pairs))
-        futures = {key: pool.submit(compiled, (*first[key], device)) for key in work}
-        for key, future in futures.items():
-            wait = deadline - time.monotonic()
-            try:
-                reason = future.result(timeout=max(0.0, wait))
-            except TimeoutError:
-                future.cancel()
-                reason = "not reached"
-            if reason:
-                bad |= {pair: reason for pair in pairs if pair[0].kernel(pair[1]) == key}
-        pool.shutdown(cancel_futures=True)
+    by_kernel: dict[tuple[Any, ...], list[Pair]] = {}
+    for one, plan in pairs:
+        by_kernel.setdefault(one.kernel(plan), []).append((one, plan))
+    futures = [(some, pool.submit(compiled, (*some[0], device))) for some in by_kernel.values()]
+    bad: dict[Pair, str] = {}
+    for some, future in futures:
+        try:
+            reason = future.result(timeout=max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            future.cancel()
+            reason = "not reached"
+        bad |= dict.fromkeys(some, reason) if reason else {}
     return bad
 
 
 def truth(product: Product, x: Tensor, weight: Mxfp4Weight) -> Tensor:
     """PyTorch's product with the same weights, in fp32."""
-    plain = dequantise_torch(weight.words, weight.codes, *weight.shape, torch.float32)
+    plain = dequantise_torch(
+        weight.words, weight.codes, weight.outputs, weight.inputs, torch.float32
+    )
     found = functional.linear(x.float(), plain)
     if product.gate:
         gate, up = found.chunk(2, dim=-1)
@@ -192,13 +222,13 @@ def truth(product: Product, x: Tensor, weight: Mxfp4Weight) -> Tensor:
 
 
 def sweep(
-    product: Product, device: str, bad: Mapping[tuple[Product, Plan], str], timer: Timer
+    product: Product, plans: list[Plan], device: str, bad: Mapping[Pair, str], timer: Timer
 ) -> Iterator[dict[str, Any]]:
-    """Every cut of a product: microseconds, error, or why it was left out."""
+    """Some cuts of a product: microseconds, error, or why it was left out."""
     copies = 2 if device == "cpu" else max(2, -(-WALK_BYTES // product.weight_bytes))
     x, weights = product.tensors(device, copies)
     true = truth(product, x, weights[0])
-    for plan in product.plans():
+    for plan in plans:
         row = {**asdict(product), "gate": product.gate, "plan": asdict(plan), "name": str(plan)}
         if (product, plan) in bad:
             yield {**row, "left_out": bad[product, plan]}
@@ -246,7 +276,8 @@ def module_text(report: Mapping[str, Any]) -> str:
         best = best_of(rows)
         if best is not None:
             plan, own = best["plan"], next((one for one in rows if "us" in one), best)
-            cut = f"Plan({plan['tiles']}, {plan['warps']}, early={plan['early']})"
+            early = f', "{plan["early"]}"' if plan["early"] else ""
+            cut = f"Plan({plan['tiles']}, {plan['warps']}, {plan['depth']}{early})"
             lines.append(f"    {key!r}: {cut},  # {best['us']:.2f}, {own['us']:.2f}")
     source = f"{report['device']}, torch {report['torch']}, triton {report['triton']}"
     text = "".join(f"{line}\n" for line in lines)
@@ -254,14 +285,13 @@ def module_text(report: Mapping[str, Any]) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile, then time product after product; 1 where a cut is wrong."""
-    began, on_cuda = time.monotonic(), options.device != "cpu"
+    """Class after class of rows: every cut, then the fastest launched early; 1 where one is wrong.
+
+    What is known is written after each product.
+    """
+    on_cuda = options.device != "cpu"
+    deadline = time.monotonic() + options.seconds
     models = options.models.split(",") if on_cuda else ["rehearsal"]
-    todo = products(models, [int(one) for one in options.rows.split(",")])
-    bad: dict[tuple[Product, Plan], str] = {}
-    if on_cuda:
-        bad = compile_all(todo, options.device, options.jobs, began + 0.6 * options.seconds)
-        print(f"compiled in {time.monotonic() - began:.0f} s, {len(bad)} left out", flush=True)
     report: dict[str, Any] = {
         "argv": sys.argv[1:],
         "device": torch.cuda.get_device_name(options.device) if on_cuda else "cpu",
@@ -269,18 +299,43 @@ def run(options: argparse.Namespace) -> int:
         "triton": triton_version(),
         "rows": [],
     }
-    timer = Timer(torch.device(options.device), options.repeats)
-    for product in todo:
-        if time.monotonic() - began > options.seconds:
-            print(f"{options.seconds:.0f} s are over; not reached: {product} and what follows")
-            break
-        found = list(sweep(product, options.device, bad, timer))
-        print(shown(found), flush=True)
-        report["rows"] += found
-        if options.out:
-            options.out.write_text(json.dumps(report, indent=1) + "\n")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        for rows in options.rows.split(","):
+            todo = {product: product.plans() for product in products(models, [int(rows)])}
+            found = wave(todo, pool, options, report, deadline)
+            early = {one: one.early(found[one]) for one in todo if one in found}
+            wave(early, pool, options, report, deadline)
+        pool.shutdown(cancel_futures=True)
     errors = [one["error"] for one in report["rows"] if "us" in one]
     return int(any(not error <= LARGEST_ERROR for error in errors))
+
+
+def wave(
+    todo: Mapping[Product, list[Plan]],
+    pool: ProcessPoolExecutor,
+    options: argparse.Namespace,
+    report: dict[str, Any],
+    deadline: float,
+) -> dict[Product, list[dict[str, Any]]]:
+    """Compile some cuts of some products, then time them; what was reached."""
+    began, bad = time.monotonic(), dict[Pair, str]()
+    if options.device != "cpu":
+        pairs = [(one, plan) for one, plans in todo.items() for plan in plans]
+        bad = compile_all(pairs, pool, options.device, deadline)
+        print(f"{len(pairs)} cuts compiled in {time.monotonic() - began:.0f} s", flush=True)
+    timer = Timer(torch.device(options.device), options.repeats)
+    found: dict[Product, list[dict[str, Any]]] = {}
+    for product, plans in todo.items():
+        if time.monotonic() > deadline:
+            print(f"the {options.seconds:.0f} s are over; not reached: {product} and what follows")
+            break
+        found[product] = list(sweep(product, plans, options.device, bad, timer))
+        print(shown(found[product]), flush=True)
+        report["rows"] += found[product]
+        if options.out:
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+    return found
 
 
 def triton_version() -> str:

@@ -29,6 +29,9 @@ MASK = tl.constexpr(mxfp4_layout.MASK)
 SPARE_MASK = tl.constexpr(mxfp4_layout.SPARE_MASK)
 SPARE_SHIFT = tl.constexpr(mxfp4_layout.SPARE_SHIFT)
 SLOPE, OFFSET = tl.constexpr(mxfp4_layout.SLOPE), tl.constexpr(mxfp4_layout.OFFSET)
+PAIR_PRODUCT = tl.constexpr("{.reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z;}")
+"""A product is a fused one with -0 added, which the machine does not add; the plain one needs
+sm_90."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -53,7 +56,7 @@ def scaled_pair(pair, scale, dtype: tl.constexpr):  # type: ignore[no-untyped-de
     """
     if dtype == tl.bfloat16:
         both = tl.inline_asm_elementwise(
-            "mul.bf16x2 $0, $1, $2;", "=r,r,r", [pair, scale], dtype=tl.int32, is_pure=True, pack=1
+            PAIR_PRODUCT, "=r,r,r", [pair, scale], dtype=tl.int32, is_pure=True, pack=1
         )
         low = both.to(tl.int16).to(tl.bfloat16, bitcast=True)
         high = (both >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
@@ -76,9 +79,10 @@ def four_registers(word, spare, TURN: tl.constexpr, upper, lower, dtype: tl.cons
 
 @triton.jit  # type: ignore[untyped-decorator]
 def scale_pairs(codes, W: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``2 ** (code - 1)`` of codes ``[32, W, M]``, in both halves of ``[W, M, 1, 8, 4, 1]``."""
-    pairs = (codes * SLOPE + OFFSET).to(tl.uint32, bitcast=True)
-    return tl.permute(tl.reshape(pairs, (8, 4, W, M, 1, 1)), (2, 3, 4, 0, 1, 5))
+    """``2 ** (code - 1)`` of bytes 0 and 2, in both halves of words ``[W, M, 2, 8, 4, 1]``."""
+    both = tl.join(codes & 0xFF, (codes >> 16) & 0xFF)
+    pairs = (both * SLOPE + OFFSET).to(tl.uint32, bitcast=True)
+    return tl.permute(tl.reshape(pairs, (8, 4, W, M, 2, 1)), (2, 3, 4, 0, 1, 5))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -91,15 +95,13 @@ def operand(  # type: ignore[no-untyped-def]
     QUAD: tl.constexpr,
     dtype: tl.constexpr,
 ):
-    """Weights ``[W, 16 M, 128]`` of words ``[W, M, 2, 128]`` and codes int16 ``[32, W, M]``.
+    """Weights ``[W, 16 M, 128]`` of words ``[W, M, 2, 128]`` and codes int32 ``[32, W, M]``.
 
     Not OLDER: of words ``[2, M, W, 128]`` and codes ``[M, W, 32]``.
     """
     if not OLDER:
         words, codes = tl.permute(words, (2, 1, 0, 3)), tl.permute(codes, (2, 1, 0))
-    both = codes.to(tl.int32)
-    upper = scale_pairs(both & 0xFF, W, M)
-    lower = scale_pairs((both >> 8) & 0xFF, W, M)
+    upper, lower = scale_pairs(codes, W, M), scale_pairs(codes >> 8, W, M)
     split = tl.reshape(words.to(tl.uint32, bitcast=True), (W, M, 2, 8, 4, 2, 2))
     first, second = tl.split(split)
     spare = spare_of(first, second)

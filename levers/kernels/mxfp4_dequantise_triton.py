@@ -46,7 +46,7 @@ def _dequantise(  # type: ignore[no-untyped-def]
     first = tl.load(words_ptr + 2 * z, mask=z < pairs, other=0).to(tl.uint32, bitcast=True)
     second = tl.load(words_ptr + 2 * z + 1, mask=z < pairs, other=0).to(tl.uint32, bitcast=True)
     spare = spare_of(first, second)
-    column = unit % units * 128 + lane % 4 * 32 + j * 16 + q * 8
+    column = unit % units * 128 + j * 64 + lane % 4 * 16 + q * 8
     for h in tl.static_range(2):
         if h == 0:
             one = tl.join(_elements(first & MASK), _elements((first << 4) & MASK))
@@ -54,7 +54,7 @@ def _dequantise(  # type: ignore[no-untyped-def]
         else:
             one = tl.join(_elements(left(first, 26) & MASK), _elements(left(spare, 6) & MASK))
             two = tl.join(_elements(left(second, 26) & MASK), _elements(left(spare, 28) & MASK))
-        code = tl.load(codes_ptr + (unit * 32 + lane) * 2 + h, mask=z < pairs, other=0)
+        code = tl.load(codes_ptr + (unit * 16 + lane // 2) * 4 + j * 2 + h, mask=z < pairs, other=0)
         scale = ((code.to(tl.int32) + 126) << 23).to(tl.float32, bitcast=True)
         row = unit // units * 16 + 8 * h + lane // 4
         keep = (z < pairs) & (row < outputs) & (column < inputs)

@@ -28,6 +28,9 @@ from levers.kernels.mxfp4_triton import unit_product
 COLUMNS = (8, 16, 32)
 """Padded rows; 8 is the narrower side of a tensor core's product (mma m16n8k16)."""
 
+EARLY = {"": 0, "start": 1, "end": 2}
+"""When a program lets the next launch begin: not at all, at its own start, after its products."""
+
 LAST_OLDER, LAST_QUAD = (3, 6), (3, 7)
 """The last Tritons that lay tensors and operands out as they did (:mod:`.mxfp4_decode_triton`)."""
 
@@ -88,10 +91,12 @@ def _launch(
     """One launch of at most 32 rows."""
     rows, outputs = out_NE.shape
     tiles, units = weight.words.shape[:2]
+    once = units <= plan.warps * plan.depth
+    early = plan.early if _dependent(x_NC.device) else ""
     unit_product[(plan.programs(outputs),)](
         x_NC,
         weight.words,
-        weight.codes.view(torch.int16),
+        weight.codes.view(torch.int32),
         _or(epilogue.bias_E, out_NE),
         _or(epilogue.residual_NE, out_NE),
         _or(epilogue.squares_TN, out_NE),
@@ -105,10 +110,13 @@ def _launch(
         W=plan.warps,
         M=plan.tiles * (2 if epilogue.gate else 1),
         N=next(columns for columns in COLUMNS if columns >= rows),
+        D=plan.depth,
         OLDER=_triton() <= LAST_OLDER,
         QUAD=_triton() <= LAST_QUAD,
-        RAGGED=units % plan.warps != 0,
+        RAGGED=units % (plan.warps * (1 if once else plan.depth)) != 0,
         PADDED=weight.inputs % UNIT_INPUTS != 0,
+        ONCE=once,
+        SINGLE=rows == 1,
         BIAS=epilogue.bias_E is not None,
         RESIDUAL=epilogue.residual_NE is not None,
         SQUARES=epilogue.squares_TN is not None,
@@ -116,9 +124,15 @@ def _launch(
         PRECISION="ieee" if x_NC.dtype.itemsize == 4 else "tf32",
         num_warps=plan.warps,
         num_stages=1,
-        EARLY=plan.early,
-        **({"launch_pdl": True} if plan.early else {}),
+        EARLY=EARLY[early],
+        **({"launch_pdl": True} if early else {}),
     )
+
+
+@functools.cache
+def _dependent(device: torch.device) -> bool:
+    """Whether the device knows programmatic dependent launches."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @functools.cache

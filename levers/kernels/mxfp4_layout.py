@@ -5,13 +5,14 @@ of 16 x 8 x 16 (PTX ``mma.m16n8k16``). Matrices are padded with zeros to whole u
 units, U units a row.
 
 Lane ``4 g + t`` of a warp holds the operand's rows g and g + 8. Of the order of the inputs nothing
-depends but the activations', so it is chosen here: the lane has inputs ``32 t`` to ``32 t + 31`` of
-the unit, which is one block below one scale. With bits j, q, i, b and p, input
-``32 t + 16 j + 8 q + 4 i + 2 b + p`` of output ``8 h + g`` is half p of operand register (h, b) of
-the product (j, q, i). The 8 words of a lane, (j, q, i), hold 8 elements each:
+depends but the activations', so it is chosen here. With bits j, q, i, b and p, input
+``64 j + 16 t + 8 q + 4 i + 2 b + p`` of output ``8 h + g`` is half p of operand register (h, b) of
+the product (j, q, i). So a lane has 16 consecutive inputs, which lie below one scale, in each half
+of the unit, and four lanes have 64: their activations are 128 consecutive bytes. The 8 words of a
+lane, (j, q, i), hold 8 elements each:
 
 - ``words[T, U, j, lane, (q, i)]``: a warp reads 512 consecutive bytes, each lane 16;
-- ``codes[T, U, lane, h]``: the E8M0 codes of the lane's two rows.
+- ``codes[T, U, g, t // 2, j, h]``: the E8M0 codes of a lane, four bytes that two lanes share.
 
 Inside the words. Read as bf16, a number with E2M1's sign in bit 15 and its other three bits in 8 to
 6 is the element times ``2 ** -126``, the subnormal 0.5 included: no table, no rounding. A register
@@ -79,9 +80,9 @@ def pack(codes_EC: Tensor) -> Tensor:
     rows, units = units_of(*codes_EC.shape)
     full = codes_EC.new_zeros((rows * TILE_OUTPUTS, units * UNIT_INPUTS))
     full[: codes_EC.shape[0], : codes_EC.shape[1]] = codes_EC
-    # T h g U t j q i b p -> i h b p | T U j g t q
-    split = full.view(rows, 2, 8, units, 4, 2, 2, 2, 2, 2)
-    codes = split.permute(7, 1, 8, 9, 0, 3, 5, 2, 4, 6).to(torch.int64)
+    # T h g U j t q i b p -> i h b p | T U j g t q
+    split = full.view(rows, 2, 8, units, 2, 4, 2, 2, 2, 2)
+    codes = split.permute(7, 1, 8, 9, 0, 3, 4, 2, 5, 6).to(torch.int64)
     values = ((codes >> 3) << 15) | ((codes & 7) << 6)
     pairs = values[:, :, :, 0] | (values[:, :, :, 1] << 16)
     first, second = words_of([pairs[i, h, b] for i in (0, 1) for h in (0, 1) for b in (0, 1)])
@@ -108,30 +109,31 @@ def _pairs(words_TUJLQ: Tensor) -> Tensor:
 def _in_order(found: Tensor, outputs: int, inputs: int) -> Tensor:
     """``[i, h, b, p, T, U, j, g, t, q]`` as ``[E, C]``, without the padding."""
     rows, units = found.shape[4:6]
-    matrix = found.permute(4, 1, 7, 5, 8, 6, 9, 0, 2, 3)
+    matrix = found.permute(4, 1, 7, 5, 6, 8, 9, 0, 2, 3)
     matrix = matrix.reshape(rows * TILE_OUTPUTS, units * UNIT_INPUTS)
     return matrix[:outputs, :inputs].contiguous()
 
 
 def pack_scales(codes_EG: Tensor) -> Tensor:
-    """E8M0 codes uint8 ``[E, C / 32]`` as ``[T, U, 32, 2]``; 1 where the matrix is padded."""
+    """E8M0 codes uint8 ``[E, C / 32]`` as ``[T, U, 16, 4]``; 1 where the matrix is padded."""
     outputs, groups = codes_EG.shape
     rows, units = units_of(outputs, groups * BLOCK)
     full = codes_EG.new_ones((rows * TILE_OUTPUTS, units * 4))
     full[:outputs, :groups] = codes_EG
-    split = full.view(rows, 2, 8, units, 4)
-    return split.permute(0, 3, 2, 4, 1).reshape(rows, units, LANES, 2)
+    # T h g U j t
+    split = full.view(rows, 2, 8, units, 2, 2)
+    return split.permute(0, 3, 2, 5, 4, 1).reshape(rows, units, LANES // 2, 4)
 
 
-def unpack_scales(codes_TULH: Tensor, outputs: int, inputs: int) -> Tensor:
+def unpack_scales(codes_TUSB: Tensor, outputs: int, inputs: int) -> Tensor:
     """E8M0 codes uint8 ``[E, C / 32]``, the inverse of :func:`pack_scales`."""
-    rows, units = codes_TULH.shape[:2]
-    split = codes_TULH.view(rows, units, 8, 4, 2).permute(0, 4, 2, 1, 3)
+    rows, units = codes_TUSB.shape[:2]
+    split = codes_TUSB.view(rows, units, 8, 2, 2, 2).permute(0, 5, 2, 1, 4, 3)
     return split.reshape(rows * TILE_OUTPUTS, units * 4)[:outputs, : inputs // BLOCK].contiguous()
 
 
 def dequantise_torch(
-    words_TUJLQ: Tensor, codes_TULH: Tensor, outputs: int, inputs: int, dtype: torch.dtype
+    words_TUJLQ: Tensor, codes_TUSB: Tensor, outputs: int, inputs: int, dtype: torch.dtype
 ) -> Tensor:
     """The quantised weights ``[E, C]`` with plain PyTorch: two elements a look-up."""
     pairs = _pairs(words_TUJLQ)
@@ -141,7 +143,7 @@ def dequantise_torch(
     table = _values_of_pairs(dtype).to(pairs.device)
     found = table.index_select(0, both.flatten()).view(*pairs.shape, 2).movedim(-1, 3)
     matrix = _in_order(found, outputs, inputs)
-    exponents = unpack_scales(codes_TULH, outputs, inputs).int() - BIAS
+    exponents = unpack_scales(codes_TUSB, outputs, inputs).int() - BIAS
     scales = power_of_two(exponents).to(dtype).unsqueeze(-1)
     return (matrix.view(outputs, -1, BLOCK) * scales).flatten(-2)
 

@@ -35,7 +35,7 @@ class Mxfp4Weight:
 
     Attributes:
         words: int32 [T, U, 2, 32, 4], eight elements each (:mod:`.mxfp4_layout`).
-        codes: uint8 [T, U, 32, 2], the E8M0 codes of their blocks.
+        codes: uint8 [T, U, 16, 4], the E8M0 codes of their blocks.
         outputs: E.
         inputs: C.
     """
@@ -139,7 +139,7 @@ def quantise(weight_EC: Tensor) -> Mxfp4Weight:
     tiles, units = units_of(outputs, inputs)
     device = weight_EC.device
     words = torch.empty((tiles, units, 2, 32, 4), dtype=torch.int32, device=device)
-    codes = torch.empty((tiles, units, 32, 2), dtype=torch.uint8, device=device)
+    codes = torch.empty((tiles, units, 16, 4), dtype=torch.uint8, device=device)
     for some in _chunks(tiles, inputs):
         rows = slice(some.start * TILE_OUTPUTS, min(some.stop * TILE_OUTPUTS, outputs))
         elements, scales = element_codes(weight_EC[rows])

@@ -10,8 +10,9 @@ from levers.kernels.mxfp4_layout import TILE_OUTPUTS, UNIT_INPUTS
 SMS = 132
 """Of an H200."""
 WARPS_AN_SM = 8
-"""That the rule wants: with 2.2 KB asked for by each, 18 KB an SM at least."""
-WARPS = (4, 8, 16)
+"""That the rule wants: with five units of 1.1 KB asked for by each, 43 KB an SM."""
+WARPS = (2, 4, 8)
+"""Of a program. Each warp adds the same set-up and sum, as much as decoding one unit."""
 ROW_CLASSES = (1, 8, 16, 32)
 """Rows for which plans are kept: a number of rows takes the next class."""
 
@@ -23,16 +24,19 @@ class Plan:
     Attributes:
         tiles: of 16 outputs of one program, a power of two; gated, as many of each half.
         warps: of one program, a power of two; they share its inputs.
-        early: programmatic dependent launch: the first weights are asked for while the launch
-            before still runs.
+        depth: steps of a warp whose weights are on their way at any time.
+        early: programmatic dependent launch, where it is not empty: the first weights are asked for
+            while the launch before still runs. ``start``: and the next launch may begin at once;
+            ``end``: after the products.
     """
 
     tiles: int
     warps: int
-    early: bool = False
+    depth: int = 2
+    early: str = ""
 
     def __str__(self) -> str:
-        return f"{self.tiles}x{self.warps}" + (" early" if self.early else "")
+        return f"{self.tiles}x{self.warps}x{self.depth}" + (f" {self.early}" * bool(self.early))
 
     def programs(self, outputs: int) -> int:
         """Programs of a product with so many outputs (gated: results)."""
@@ -52,14 +56,23 @@ def rule(outputs: int, inputs: int, rows: int, *, gate: bool) -> Plan:
     """A cut from the shape alone: few warps a program where there are programs enough.
 
     From 9 rows on a program has two tiles, so that the activations, which every program reads, are
-    not read more often than the weights; 16 warps of such a program have no room in the registers.
+    not read more often than the weights. Depth is what the registers hold, where a unit takes 9 of
+    a lane; the steps are divided into rounds of equal depth.
     """
     tiles = 1 if rows <= 8 or gate else 2
     programs, units = Plan(tiles, 1).programs(outputs), -(-inputs // UNIT_INPUTS)
-    most = max(units, WARPS[0]) if tiles == 1 and rows <= 8 else WARPS[1]
-    fitting = [warps for warps in WARPS if warps <= most]
+    fitting = [warps for warps in WARPS if warps <= max(units, WARPS[0])]
     filling = [warps for warps in fitting if programs * warps >= SMS * WARPS_AN_SM]
-    return Plan(tiles, filling[0] if filling else fitting[-1])
+    warps = filling[0] if filling else fitting[-1]
+    most = 1 if rows > 16 else 2 if rows > 8 else 3 if gate else 5
+    steps = -(-units // warps)
+    return Plan(tiles, warps, even_depth(steps, most))
+
+
+def even_depth(steps: int, most: int) -> int:
+    """The depth of equal rounds that together make the steps, none deeper than ``most``."""
+    rounds = -(-steps // most)
+    return -(-steps // rounds)
 
 
 def plan_of(

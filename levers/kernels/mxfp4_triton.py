@@ -39,74 +39,140 @@ def row_pointers(  # type: ignore[no-untyped-def]
     x_ptr, rows, x_stride, W: tl.constexpr, N: tl.constexpr
 ):
     """Where a step's activations lie, ``[32, W, N / 8, 4, 8]``; rows beyond are the last one."""
-    lane = tl.arange(0, 32)
+    lane, eight = tl.arange(0, 32), tl.arange(0, 4)
     n = tl.minimum(tl.arange(0, N // 8)[None, :] * 8 + (lane // 4)[:, None], rows - 1)
-    first = (lane % 4)[:, None] * 32 + tl.arange(0, W)[None, :] * 128
+    first = (lane % 4)[:, None] * 16 + tl.arange(0, W)[None, :] * 128
     at = (n * x_stride)[:, None, :] + first[:, :, None]
-    eights = (tl.arange(0, 4) * 8)[:, None] + tl.arange(0, 8)[None, :]
-    return x_ptr + at[:, :, :, None, None] + eights[None, None, None, :, :]
+    inside = (eight // 2 * 64 + eight % 2 * 8)[:, None] + tl.arange(0, 8)[None, :]
+    return x_ptr + at[:, :, :, None, None] + inside[None, None, None, :, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def unit_pointers(  # type: ignore[no-untyped-def]
+    words_ptr, codes_ptr, tile, units, W: tl.constexpr, OLDER: tl.constexpr
+):
+    """Where the first step's words ``[W, M, 2, 128]`` and codes ``[32, W, M]`` lie, and the warps.
+
+    Not OLDER: the other way round but for the last dimension of words (:func:`.operand`).
+    """
+    w, lane = tl.arange(0, W), tl.arange(0, 32)
+    at = tile[None, :].to(tl.int64) * units + w[:, None]
+    inside = (tl.arange(0, 2) * 128)[:, None] + tl.arange(0, 128)[None, :]
+    words_ptr += (at * 256)[:, :, None, None] + inside[None, None, :, :]
+    codes_ptr += (at * 16)[None, :, :] + (lane // 2)[:, None, None]
+    warp = w[:, None, None, None]
+    if not OLDER:
+        words_ptr, warp = tl.permute(words_ptr, (2, 1, 0, 3)), tl.permute(warp, (2, 1, 0, 3))
+        codes_ptr = tl.permute(codes_ptr, (2, 1, 0))
+    return words_ptr, codes_ptr, warp, w[None, :, None]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def loaded(  # type: ignore[no-untyped-def]
+    words_ptr, codes_ptr, warp, codes_warp, first, units, RAGGED: tl.constexpr
+):
+    """Words and codes of units ``first + w``; where there are none, nothing, RAGGED: zeros."""
+    words_ptr += first * 256
+    # Not contiguous, says the hint: two lanes' codes would be loaded as one lane's.
+    codes_ptr = tl.max_contiguous(codes_ptr + first * 16, (1, 1, 1))
+    if RAGGED:
+        words = tl.load(words_ptr, mask=warp < units - first, other=0)
+        codes = tl.load(codes_ptr, mask=codes_warp < units - first, other=0)
+    else:
+        words = tl.load(words_ptr, mask=warp < units - first)
+        codes = tl.load(codes_ptr, mask=codes_warp < units - first)
+    return words, codes
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rows_loaded(  # type: ignore[no-untyped-def]
+    x_ptr, inputs, first, units,
+    W: tl.constexpr, OLDER: tl.constexpr, RAGGED: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Activations of units ``first + w``: zeros beyond the inputs, where RAGGED or PADDED."""
+    if RAGGED or PADDED:
+        lane, eight = tl.arange(0, 32), tl.arange(0, 4)
+        column = (lane % 4)[:, None] * 16 + tl.arange(0, W)[None, :] * 128
+        inside = eight // 2 * 64 + eight % 2 * 8
+        column = column[:, :, None, None, None] + inside[None, None, None, :, None]
+        if not OLDER:
+            column = tl.permute(column, (3, 2, 1, 0, 4))
+        x = tl.load(x_ptr + first * 128, mask=column < inputs - first * 128, other=0.0)
+    else:
+        x = tl.load(x_ptr + tl.minimum(first, units - W) * 128)
+    return x
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def after_loads(first, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same number, for the machine only once the loads above are on their way.
+
+    Left to itself the assembler moves a load behind the last use of its registers' old content:
+    the load of one step would begin when it is waited for.
+    """
+    if dtype == tl.bfloat16:
+        first = tl.inline_asm_elementwise(
+            "bar.warp.sync 0xffffffff; mov.b32 $0, $1;", "=r,r", [first],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    return first
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def unit_sums(  # type: ignore[no-untyped-def]
-    x_ptr,
-    words_ptr,
-    codes_ptr,
-    tile,
-    inputs,
-    rows,
-    units,
-    x_stride,
-    W: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    OLDER: tl.constexpr,
-    QUAD: tl.constexpr,
-    RAGGED: tl.constexpr,
-    PADDED: tl.constexpr,
-    EARLY: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Products of some tiles, fp32 [16 M, N], summed over the warps of a program."""
-    w, lane = tl.arange(0, W), tl.arange(0, 32)
-    at = tile[None, :].to(tl.int64) * units + w[:, None]
-    lane_words = (tl.arange(0, 2) * 128)[:, None] + tl.arange(0, 128)[None, :]
-    words_ptr += (at * 256)[:, :, None, None] + lane_words[None, None, :, :]
-    codes_ptr += (at * 32)[None, :, :] + lane[:, None, None]
+    x_ptr, words_ptr, codes_ptr, tile, inputs, rows, units, x_stride,
+    W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+    OLDER: tl.constexpr, QUAD: tl.constexpr, RAGGED: tl.constexpr, PADDED: tl.constexpr,
+    ONCE: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Products of some tiles, fp32 [W, 16 M, N], those of each warp.
+
+    D steps' words are on their way at any time, and the next step's activations. ONCE: there are no
+    more than D steps.
+    """
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    words_ptr, codes_ptr, warp, codes_warp = unit_pointers(
+        words_ptr, codes_ptr, tile, units, W, OLDER
+    )
     x_ptr = row_pointers(x_ptr, rows, x_stride, W, N)
-    column = ((lane % 4)[:, None] * 32 + w[None, :] * 128)[:, :, None, None, None]
-    warp, warp_of_codes = w[:, None, None, None], w[None, :, None]
     if not OLDER:
-        words_ptr, warp = tl.permute(words_ptr, (2, 1, 0, 3)), tl.permute(warp, (2, 1, 0, 3))
-        codes_ptr = tl.permute(codes_ptr, (2, 1, 0))
-        x_ptr, column = tl.permute(x_ptr, (3, 2, 1, 0, 4)), tl.permute(column, (3, 2, 1, 0, 4))
-    # Not contiguous, says the hint: two codes loaded at once would be two lanes' in one.
-    codes_ptr = tl.max_contiguous(codes_ptr, (1, 1, 1))
-    words = tl.load(words_ptr, mask=warp < units, other=0)
-    codes = tl.load(codes_ptr, mask=warp_of_codes < units, other=0)
-    if EARLY:
+        x_ptr = tl.permute(x_ptr, (3, 2, 1, 0, 4))
+    ring = ()
+    for d in tl.static_range(D):
+        new = loaded(words_ptr, codes_ptr, warp, codes_warp, d * W, units, RAGGED)
+        ring = ring + (new,)  # type: ignore[assignment]  # noqa: RUF005
+    if EARLY == 1:
         tl.extra.cuda.gdc_launch_dependents()
+    if EARLY:
         tl.extra.cuda.gdc_wait()
+    x = rows_loaded(x_ptr, inputs, 0, units, W, OLDER, RAGGED, PADDED)
     total = tl.full((W, 16 * M, N), 0.0, tl.float32)
-    for first in range(0, units, W):
-        words_ptr += 256 * W
-        codes_ptr = tl.max_contiguous(codes_ptr + 32 * W, (1, 1, 1))
-        left = units - first - W
-        if RAGGED:
-            next_words = tl.load(words_ptr, mask=warp < left, other=0)
-            next_codes = tl.load(codes_ptr, mask=warp_of_codes < left, other=0)
-        else:
-            next_words = tl.load(words_ptr, mask=warp < left)
-            next_codes = tl.load(codes_ptr, mask=warp_of_codes < left)
-        if RAGGED or PADDED:
-            x = tl.load(x_ptr, mask=first * 128 + column < inputs, other=0.0)
-        else:
-            x = tl.load(x_ptr)
-        x_ptr += 128 * W
-        weights = operand(words, codes, W, M, OLDER, QUAD, x_ptr.dtype.element_ty)
-        total = tl.dot(weights, paired(x, W, N, OLDER, QUAD), total, input_precision=PRECISION)
-        words, codes = next_words, next_codes
-    return tl.sum(total, axis=0)
+    if ONCE:
+        for d in tl.static_range(D):
+            at = after_loads(d * W + units * 0, dtype)
+            words, codes = ring[d]  # type: ignore[var-annotated]
+            weights = operand(words, codes, W, M, OLDER, QUAD, dtype)
+            operand_x = paired(x, W, N, OLDER, QUAD)
+            x = rows_loaded(x_ptr, inputs, at + W, units, W, OLDER, RAGGED, PADDED)
+            total = tl.dot(weights, operand_x, total, input_precision=PRECISION)
+    else:
+        for first in range(0, units, D * W):
+            following = ()
+            for d in tl.static_range(D):
+                at = first + d * W
+                new = loaded(words_ptr, codes_ptr, warp, codes_warp, at + D * W, units, RAGGED)
+                following = following + (new,)  # type: ignore[assignment]  # noqa: RUF005
+                next_x = rows_loaded(x_ptr, inputs, at + W, units, W, OLDER, RAGGED, PADDED)
+                at = after_loads(at, dtype)
+                words, codes = ring[d]
+                weights = operand(words, codes, W, M, OLDER, QUAD, dtype)
+                operand_x = paired(x, W, N, OLDER, QUAD)
+                total = tl.dot(weights, operand_x, total, input_precision=PRECISION)
+                x = next_x
+            ring = following
+    if EARLY == 2:
+        tl.extra.cuda.gdc_launch_dependents()
+    return total
 
 
 @triton.jit(do_not_specialize=("rows", "tiles", "units"))  # type: ignore[untyped-decorator]
@@ -127,10 +193,13 @@ def unit_product(  # type: ignore[no-untyped-def]
     W: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
+    D: tl.constexpr,
     OLDER: tl.constexpr,
     QUAD: tl.constexpr,
     RAGGED: tl.constexpr,
     PADDED: tl.constexpr,
+    ONCE: tl.constexpr,
+    SINGLE: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     SQUARES: tl.constexpr,
@@ -140,21 +209,26 @@ def unit_product(  # type: ignore[no-untyped-def]
 ):
     """Program i: ``16 M`` outputs; half as many with GATE, where M counts the tiles of both halves.
 
-    RAGGED: the units are no multiple of W. PADDED: the inputs are no multiple of 128. What is to be
-    added is added to the fp32 sum, which is rounded once. SQUARES leaves the sum of the rounded
-    outputs' squares for each program and row, for the RMS norm that comes next.
+    RAGGED: the steps are no whole rounds of D. PADDED: the inputs are no multiple of 128. SINGLE:
+    there is one row, which stands in all columns; an eighth of each is added, which loses nothing.
+    What is to be added is added to the fp32 sum, which is rounded once. SQUARES leaves the sum of
+    the rounded outputs' squares for each program and row, for the RMS norm that comes next.
     """
     OWN: tl.constexpr = M // 2 if GATE else M
     m = tl.arange(0, M)
     tile = tl.minimum(tl.program_id(0) * OWN + m % OWN, tiles - 1) + m // OWN * tiles
-    sums = unit_sums(
+    total = unit_sums(
         x_ptr, words_ptr, codes_ptr, tile, inputs, rows, units, x_stride,
-        W, M, N, OLDER, QUAD, RAGGED, PADDED, EARLY, PRECISION,
+        W, M, N, D, OLDER, QUAD, RAGGED, PADDED, ONCE, EARLY, PRECISION,
     )  # fmt: skip
+    COLUMNS: tl.constexpr = 1 if SINGLE else N
+    if SINGLE:
+        total = tl.sum(total * (1.0 / N), axis=2)[:, :, None]
+    sums = tl.sum(total, axis=0)
     if GATE:
-        gate, up = tl.split(tl.permute(tl.reshape(sums, (2, 16 * OWN, N)), (1, 2, 0)))
+        gate, up = tl.split(tl.permute(tl.reshape(sums, (2, 16 * OWN, COLUMNS)), (1, 2, 0)))
         sums = gated(gate, up, out_ptr.dtype.element_ty)
-    e, n = tl.program_id(0) * 16 * OWN + tl.arange(0, 16 * OWN), tl.arange(0, N)
+    e, n = tl.program_id(0) * 16 * OWN + tl.arange(0, 16 * OWN), tl.arange(0, COLUMNS)
     keep = (e < outputs)[:, None] & (n < rows)[None, :]
     at = n.to(tl.int64)[None, :] * outputs + e[:, None]
     if BIAS:

@@ -67,9 +67,10 @@ def error(found: Tensor, true: Tensor) -> float:
 
 def plans(outputs: int, inputs: int, rows: int) -> Iterator[Plan]:
     yield plan_of(outputs, inputs, min(rows, 32), gate=False)
-    for tiles, warps in ((1, 1), (1, 4), (2, 4), (4, 4), (1, 16), (2, 8)):
-        yield Plan(tiles, warps)
-    yield Plan(1, 8, early=True)
+    for cut in ((1, 1, 1), (1, 4, 2), (2, 4, 4), (4, 4, 1), (1, 16, 5), (2, 8, 3), (1, 8, 10)):
+        yield Plan(*cut)
+    yield Plan(1, 8, 2, "start")
+    yield Plan(1, 8, 4, "end")
 
 
 def test_the_quantiser_gives_the_same_bits_as_on_a_cpu() -> None:
@@ -121,7 +122,7 @@ def test_epilogues_add_gate_and_leave_squares(rows: int) -> None:
     assert error(found, truth(x, weight) + bias + residual) < 2.0**-8
     torch.testing.assert_close(squares.sum(0), found.float().square().sum(1), rtol=1e-4, atol=1e-3)
     gate, up = truth(x, weight).chunk(2, dim=-1)
-    for cut in (None, Plan(1, 4), Plan(2, 8, early=True)):
+    for cut in (None, Plan(1, 4, 8), Plan(2, 8, 2, "start")):
         gated = product(x, weight, Epilogue(gate=True), cut)
         assert error(gated, functional.silu(gate) * up) < 2.0**-7, cut
 

@@ -26,7 +26,7 @@ def test_packing_keeps_every_code(sides: tuple[int, int]) -> None:
     assert torch.equal(layout.unpack(words, *sides), codes)
     scales = 1 + drawn(sides[0], sides[1] // BLOCK)
     packed = layout.pack_scales(scales)
-    assert packed.shape == (*layout.units_of(*sides), 32, 2)
+    assert packed.shape == (*layout.units_of(*sides), 16, 4)
     assert torch.equal(layout.unpack_scales(packed, *sides), scales)
 
 
@@ -51,8 +51,8 @@ def test_an_element_lies_where_the_rule_says() -> None:
     for _ in range(200):
         e, c = draw.randrange(48), draw.randrange(384)
         tile, h, g = e // 16, e % 16 // 8, e % 8
-        unit, t, j, q, i, b, p = (
-            c // 128, c // 32 % 4, c // 16 % 2, c // 8 % 2, c // 4 % 2, c // 2 % 2, c % 2
+        unit, j, t, q, i, b, p = (
+            c // 128, c // 64 % 2, c // 16 % 4, c // 8 % 2, c // 4 % 2, c // 2 % 2, c % 2
         )  # fmt: skip
         two = words[tile, unit, j, 4 * g + t, 2 * q : 2 * q + 2].long() & layout.WORD_BITS
         register = int(layout.pairs_of(two[0], two[1])[4 * i + 2 * h + b])
@@ -60,6 +60,16 @@ def test_an_element_lies_where_the_rule_says() -> None:
         value = torch.tensor(half << 16, dtype=torch.int64).to(torch.int32).view(torch.float32)
         signed = (*VALUES, *(-one for one in VALUES))
         assert float(value.double()) * 2.0**126 == signed[int(codes[e, c])]
+
+
+def test_a_scale_lies_where_the_rule_says() -> None:
+    codes = 1 + drawn(48, 12)
+    packed = layout.pack_scales(codes)
+    for e in range(48):
+        for block in range(12):
+            tile, h, g, unit = e // 16, e % 16 // 8, e % 8, block // 4
+            j, half = block // 2 % 2, block % 2
+            assert packed[tile, unit, 2 * g + half, 2 * j + h] == codes[e, block]
 
 
 def test_the_scale_of_a_pair_is_two_bf16_numbers() -> None:

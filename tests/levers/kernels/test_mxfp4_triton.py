@@ -34,12 +34,13 @@ def truth(x: Tensor, weight: Mxfp4Weight) -> Tensor:
 @pytest.mark.parametrize(
     ("rows", "outputs", "inputs", "plan"),
     [
-        (1, 48, 256, Plan(1, 2)),
-        (2, 32, 768, Plan(1, 4)),
-        (3, 33, 128, Plan(2, 1)),
-        (8, 40, 640, Plan(4, 2)),
+        (1, 48, 256, Plan(1, 2, 1)),
+        (1, 16, 640, Plan(1, 2, 2)),
+        (2, 32, 512, Plan(1, 1, 2)),
+        (3, 33, 128, Plan(2, 1, 3)),
+        (8, 40, 640, Plan(4, 2, 1)),
         (9, 64, 96, Plan(2, 2)),
-        (31, 16, 224, Plan(1, 1)),
+        (31, 16, 224, Plan(1, 1, 1)),
     ],
 )
 @pytest.mark.parametrize("version", [(3, 6), (3, 7), (3, 9)])
@@ -51,7 +52,7 @@ def test_the_product_is_that_of_the_quantised_weights(
     version: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole units and padded ones, as many as the warps or not, in every order of the layouts."""
+    """Whole units and padded ones, in one round and more, in every order of the layouts."""
     monkeypatch.setattr(mxfp4_launch, "_triton", lambda: version)
     x, weight = draw(rows, outputs, inputs)
     found = product(x, weight, Epilogue(), plan)
