@@ -100,6 +100,11 @@ class Crew:
                 thread.join(INTERRUPT_AGAIN_S)
         self._stack.close()
 
+    @property
+    def size(self) -> int:
+        """Tasks that are at work at once, at most."""
+        return len(self._waiting_hands)
+
     def ahead(self, tasks: Iterable[Task]) -> None:
         """Start these as soon as there is room; each answers one later call."""
         with self._changed:

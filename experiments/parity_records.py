@@ -12,6 +12,35 @@ from levers.policy import ParityClass
 CheckStatus = Literal["passed", "failed", "empty", "not-run", "reference-fault", "lever-defective"]
 
 
+CaseStatus = Literal[
+    "passed", "failed", "empty", "not-finite", "not-deterministic", "reference-failed"
+]
+
+
+class CaseResult(Value):
+    """What one op case showed. ``fault`` says in words what is wrong, and where.
+
+    ``powerless`` names the null candidates that this case would let pass, ``same`` the work that
+    both arms do alike, where nothing is compared; ``apart`` is the relative distance of the arms
+    from each other.
+    """
+
+    name: str
+    status: CaseStatus
+    parity: ParityClass = ParityClass.BROKEN
+    fault: str = ""
+    norm_ratio: float = 0.0
+    row_ratio: float = 0.0
+    candidate_error: float = 0.0
+    reference_error: float = 0.0
+    apart: float = 0.0
+    deterministic: bool = True
+    powerless: tuple[str, ...] = ()
+    same: str = ""
+    draws: int = 1
+    digest: str = ""
+
+
 class CheckResult(Value):
     """One check of the battery: how many cases passed, the worst one, and what it allows to claim.
 

@@ -127,7 +127,8 @@ class Sitting:
         if self.crew is None:
             return run(self._execute)
         with self.crew() as crew:
-            return run(heartbeat.waiting(crew, self.listener), ahead=crew.ahead)
+            execute = heartbeat.waiting(crew, self.listener)
+            return run(execute, ahead=crew.ahead, parts=max(1, crew.size - 1))
 
     def _execute(self, task: Task) -> TaskResult:
         return heartbeat.running(self.executor, self.listener)(task)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from experiments.parity_records import CheckResult
+from experiments.parity_records import CaseResult, CheckResult
 from experiments.profiling_records import Profile
 from experiments.records import Arm, FailureKind
 from experiments.spec import LeverSetting, ranks_of
@@ -22,6 +22,9 @@ GROUP_KINDS = ("measure", "witness")
 
 LIMIT_S = "limit_s"
 """The argument by which a group of ranks knows its time limit, in seconds."""
+
+SHARE = "share"
+"""The argument of a process that runs a share of the op cases: ``1/3`` is the second of three."""
 
 
 class Task(Value):
@@ -120,6 +123,7 @@ class Visit(Value):
 class TaskResult(Value):
     """What a measured process left behind; ``failure`` excludes every figure.
 
+    ``cases`` are those that a process of several took of the op check.
     ``disagreements`` say on what the ranks of one arm differ that must be equal on all of them.
     """
 
@@ -130,6 +134,7 @@ class TaskResult(Value):
     measurement: Measurement | None = None
     outputs: Outputs | None = None
     check: CheckResult | None = None
+    cases: tuple[CaseResult, ...] = ()
     profile: Profile | None = None
     plans: FrozenMap[str] = Field(default_factory=dict)
     launches: FrozenMap[int] = Field(default_factory=dict)

@@ -24,7 +24,7 @@ from experiments.compilations import CompilationCounter, autotune_winners
 from experiments.files import write_atomically
 from experiments.parity_records import CheckResult
 from experiments.records import FailureKind
-from experiments.tasks import Measurement, Outputs, Task, TaskResult
+from experiments.tasks import SHARE, Measurement, Outputs, Task, TaskResult
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
 from levers import catalog
@@ -246,8 +246,11 @@ def _outputs(task: Task, session: Session) -> Outputs:
 
 def _probe(task: Task, session: Session | None, stage: Stage) -> TaskResult:
     stage.enter(task.kind)
-    probe = importlib.import_module(PROBES[task.kind]).probe
-    check: CheckResult = probe(task, session)
+    module = importlib.import_module(PROBES[task.kind])
+    if SHARE in task.arguments:
+        share: TaskResult = module.shared(task)
+        return share
+    check: CheckResult = module.probe(task, session)
     return TaskResult(check=check)
 
 

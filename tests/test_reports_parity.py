@@ -14,9 +14,9 @@ from experiments import worker
 from experiments.decide.early import decide_before_timing
 from experiments.parity import determinism
 from experiments.parity.bench import Bench, Limits
-from experiments.parity.op_case import CaseResult, check_case
+from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
-from experiments.parity_records import CheckResult
+from experiments.parity_records import CaseResult, CheckResult
 from experiments.records import ArmFailure, Outcome
 from experiments.tasks import Outputs, Task
 from experiments.worker import kind_of

@@ -77,6 +77,7 @@ def run_battery(
     device_type: str,
     limits: Limits | None = None,
     ahead: Callable[[Sequence[Task]], None] | None = None,
+    parts: int = 1,
 ) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
     """Run the checks and say how far the candidate is from the reference.
 
@@ -91,12 +92,13 @@ def run_battery(
         limits: how much is compared.
         ahead: told, before the first check, of the processes that the checks will ask for, so that
             ``execute`` may have them at work.
+        parts: processes that share the op cases.
 
     Returns:
         The report, and the arms that failed (the reference's failure first); after a failure the
         remaining checks did not run.
     """
-    bench = Bench(spec, lever, workload, execute, device_type, limits)
+    bench = Bench(spec, lever, workload, execute, device_type, limits, parts)
     if ahead is not None:
         ahead(_foreseen(bench, cache))
     results: list[CheckResult] = []

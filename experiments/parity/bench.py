@@ -64,7 +64,10 @@ class Arms:
 
 
 class Bench:
-    """The comparison under test, and the processes that were already run for it."""
+    """The comparison under test, and the processes that were already run for it.
+
+    ``parts`` is the number of processes that share the op cases.
+    """
 
     def __init__(
         self,
@@ -74,10 +77,12 @@ class Bench:
         execute: Execute,
         device_type: str,
         limits: Limits | None = None,
+        parts: int = 1,
     ) -> None:
         self.spec, self.lever, self.workload = spec, lever, workload
         self.device_type = device_type
         self.limits = limits or Limits()
+        self.parts = parts
         self._execute = execute
         self._outputs: dict[str, Outputs] = {}
 
@@ -129,8 +134,14 @@ class Bench:
         Raises:
             ProcessFailed: the process failed.
         """
-        task = self.output_task(
-            arm, levers, arguments, repeat=repeat, parameters=parameters, seed_step=seed_step
+        task = self.task(
+            "outputs",
+            arm,
+            levers,
+            arguments,
+            repeat=repeat,
+            parameters=parameters,
+            seed_step=seed_step,
         )
         key = task.content_digest()
         if key not in self._outputs:
@@ -140,33 +151,20 @@ class Bench:
             self._outputs[key] = outputs
         return self._outputs[key]
 
-    def output_task(
-        self,
-        arm: Literal["ref", "cand"],
-        levers: tuple[LeverSetting, ...],
-        arguments: Mapping[str, Any],
-        *,
-        repeat: int = 0,
-        parameters: Mapping[str, Scalar] | None = None,
-        seed_step: int = 0,
-    ) -> Task:
-        """The task of :meth:`outputs` with the same arguments."""
-        return self._task("outputs", arm, levers, arguments, repeat, parameters, seed_step)
-
     def probe_task(self, kind: TaskKind, arguments: Mapping[str, Any]) -> Task:
         """The task of :meth:`probe` with the same arguments."""
-        return self._task(kind, "cand", (), arguments)
+        return self.task(kind, "cand", (), arguments)
 
     def measure_task(self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...]) -> Task:
         """The task of :meth:`measure` with the same arguments."""
-        return self._task("measure", arm, levers, {"smoke": True})
+        return self.task("measure", arm, levers, {"smoke": True})
 
     def digest_tasks(
         self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...], *, repeat: int = 0
     ) -> tuple[Task, ...]:
         """The tasks of :meth:`digests` with the same arguments."""
         return tuple(
-            self.output_task(arm, levers, asked, repeat=repeat)
+            self.task("outputs", arm, levers, asked, repeat=repeat)
             for asked in self._digests_asked(repeat)
         )
 
@@ -249,16 +247,18 @@ class Bench:
         changes = {"arm": "ref", "levers": swapped, "arguments": arguments}
         return Task.model_validate({**dict(task), **changes})
 
-    def _task(
+    def task(
         self,
         kind: TaskKind,
         arm: Literal["ref", "cand"],
         levers: tuple[LeverSetting, ...],
         arguments: Mapping[str, Any],
+        *,
         repeat: int = 0,
         parameters: Mapping[str, Scalar] | None = None,
         seed_step: int = 0,
     ) -> Task:
+        """The task of :meth:`outputs` (or of another kind) with the same arguments."""
         spec = self.spec
         named = levers or kind != "outputs"
         return Task(

@@ -119,7 +119,7 @@ def compare(bench: Bench, arms: Arms) -> Verdict:
 def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
     """The processes that :func:`compare` asks for first."""
     kinds: tuple[Literal["ref", "cand"], ...] = ("ref", "cand")
-    return tuple(bench.output_task(arm, arms.of(arm), _WANTED) for arm in kinds)
+    return tuple(bench.task("outputs", arm, arms.of(arm), _WANTED) for arm in kinds)
 
 
 def tolerance_of(policy: GatingPolicy) -> float | None:

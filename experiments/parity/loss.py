@@ -102,7 +102,7 @@ def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
 
 
 def _loss_task(bench: Bench, arm: Arm, arms: Arms, reorder: int, *, repeat: int = 0) -> Task:
-    return bench.output_task(arm, arms.of(arm), _wanted(reorder), repeat=repeat)
+    return bench.task("outputs", arm, arms.of(arm), _wanted(reorder), repeat=repeat)
 
 
 def _losses(bench: Bench, arm: Arm, arms: Arms, reorder: int, *, repeat: int = 0) -> Outputs:

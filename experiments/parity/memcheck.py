@@ -9,9 +9,11 @@ here. The tools run side by side. Of many cases a few are taken
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from experiments.parity import op
 from experiments.parity.bench import Bench
@@ -151,19 +155,32 @@ def run_tool(
     """One tool over one process of the cases (or of the planted stray write)."""
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
     command += ["-m", "experiments.parity.memcheck_cases", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(variables),
-            capture_output=True,
-            text=True,
-            timeout=TOOL_LIMIT_S,
-            check=False,
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, env=dict(variables), stdout=said, stderr=said, start_new_session=True
         )
-    except subprocess.TimeoutExpired as late:
-        text = late.stdout or b""
-        return Report(None, text.decode(errors="replace") if isinstance(text, bytes) else text)
-    return Report(done.returncode, done.stdout + done.stderr)
+        try:
+            code: int | None = process.wait(timeout=TOOL_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end_all(process.pid)
+            process.wait()
+        said.seek(0)
+        return Report(code, said.read().decode(errors="replace"))
+
+
+def _end_all(leader: int) -> None:
+    """End the tool with all below it: the sanitizer runs the cases in processes of its own."""
+    try:
+        below = psutil.Process(leader).children(recursive=True)
+    except psutil.NoSuchProcess:
+        below = []
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def judge(

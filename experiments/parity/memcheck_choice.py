@@ -3,7 +3,7 @@
 Under the sanitizers a case takes many times as long as alone, and what they look for (an access
 beyond a tensor, a race, a value never written) hangs on the shapes more than on the values. So each
 lever gives at most :data:`MOST_CASES`. A lever that stands for several names its cases ``member:
-case``, and then each member gives as many.
+case``; its members, which have comparisons of their own, share :data:`MOST_OF_A_SET` evenly.
 """
 
 from __future__ import annotations
@@ -17,19 +17,26 @@ MOST_CASES = 12
 """Cases of one lever that run under each tool."""
 
 
+FEWEST_CASES = 2
+"""Of each member of a large set: its first and its last."""
+
+MOST_OF_A_SET = 36
+"""Cases of all members of a set together: three times one lever's, so that a tool gets through."""
+
+
 def chosen(cases: Sequence[OpCase]) -> tuple[OpCase, ...]:
-    """At most :data:`MOST_CASES` of each lever's cases, in their order; always the same ones."""
+    """At most so many of each lever's cases, in their order; always the same ones."""
     heads = [case.name.partition(": ")[0] for case in cases]
     members = {entry.name for entry in catalog.named(set(heads))}
     groups: dict[str, list[OpCase]] = {}
     for head, case in zip(heads, cases, strict=True):
         groups.setdefault(head if head in members else "", []).append(case)
-    return tuple(case for group in groups.values() for case in _spread(group))
+    most = min(MOST_CASES, max(FEWEST_CASES, MOST_OF_A_SET // max(1, len(groups))))
+    return tuple(case for group in groups.values() for case in _spread(group, most))
 
 
-def _spread(cases: Sequence[OpCase]) -> Sequence[OpCase]:
+def _spread(cases: Sequence[OpCase], most: int) -> Sequence[OpCase]:
     """Evenly spaced cases, the first and the last among them."""
-    if len(cases) <= MOST_CASES:
+    if len(cases) <= most:
         return cases
-    steps = MOST_CASES - 1
-    return [cases[round(k * (len(cases) - 1) / steps)] for k in range(MOST_CASES)]
+    return [cases[round(k * (len(cases) - 1) / (most - 1))] for k in range(most)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from experiments.parity import compare, op_judge, op_run, op_work
 from experiments.parity.compare import Errors
 from experiments.parity.op_judge import Bar, Judged
 from experiments.parity.op_run import Produced, Tensors
+from experiments.parity_records import CaseResult, CaseStatus
 from experiments.values import digest_of
 from levers.base import OpCase
 from levers.policy import ParityClass
@@ -29,35 +29,6 @@ REDRAW_LIMIT = 32
 
 NO_SCATTER = 2.0
 """A candidate error above this multiple of the reference's is not drawn again: it is no scatter."""
-
-CaseStatus = Literal[
-    "passed", "failed", "empty", "not-finite", "not-deterministic", "reference-failed"
-]
-
-
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """What one case showed. ``fault`` says in words what is wrong, and where.
-
-    ``powerless`` names the null candidates that this case would let pass, ``same`` the work that
-    both arms do alike, where nothing is compared; ``apart`` is the relative distance of the arms
-    from each other.
-    """
-
-    name: str
-    status: CaseStatus
-    parity: ParityClass = ParityClass.BROKEN
-    fault: str = ""
-    norm_ratio: float = 0.0
-    row_ratio: float = 0.0
-    candidate_error: float = 0.0
-    reference_error: float = 0.0
-    apart: float = 0.0
-    deterministic: bool = True
-    powerless: tuple[str, ...] = ()
-    same: str = ""
-    draws: int = 1
-    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +47,20 @@ def check_case(case: OpCase, seed: int, bar: Bar) -> CaseResult:
     inputs = case.inputs(seed)
     masks = case.masks(inputs) if case.masks else None
     if not sum(output.numel() for output in case.outputs(inputs)):
-        return CaseResult(case.name, "empty", fault="the case has no output elements")
+        return CaseResult(name=case.name, status="empty", fault="the case has no output elements")
     reference = op_run.produce(case, case.reference, inputs, bar.repeats)
     status, fault = _reference_fault(reference, masks, bar)
     if status is not None:
-        return CaseResult(case.name, status, fault=f"reference: {fault}")
+        return CaseResult(name=case.name, status=status, fault=f"reference: {fault}")
     candidate = op_run.produce(case, case.candidate, inputs, bar.repeats)
     wrong = _candidate_fault(candidate, masks)
     if wrong:
-        return CaseResult(case.name, "failed", fault=wrong, digest=_digest(candidate))
+        return CaseResult(name=case.name, status="failed", fault=wrong, digest=_digest(candidate))
     truth = op_run.truth_of(case, inputs, reference.outputs, masks)
     kept = (candidate.outputs, truth)
     stale = op_run.stale_fault(case, case.candidate, inputs, kept, masks)
     if stale:
-        return CaseResult(case.name, "failed", fault=stale, digest=_digest(candidate))
+        return CaseResult(name=case.name, status="failed", fault=stale, digest=_digest(candidate))
     draw = _Draw(inputs, reference.outputs, candidate.outputs, truth, masks)
     return _result(case, seed, bar, draw, (reference, candidate))
 
@@ -136,9 +107,9 @@ def _result(
     parity = ParityClass.BYTE_EXACT if equal and steady else judged.parity
     broken = parity is ParityClass.BROKEN
     return CaseResult(
-        case.name,
-        "failed" if broken else "passed",
-        parity,
+        name=case.name,
+        status="failed" if broken else "passed",
+        parity=parity,
         fault=judged.where if broken else "",
         norm_ratio=judged.norm_ratio,
         row_ratio=judged.row_ratio,

@@ -126,8 +126,8 @@ def repeated(bench: Bench, mode: Mode) -> Mode:
 def _token_task(
     bench: Bench, arm: Literal["ref", "cand"], arms: Arms, mode: Mode, *, repeat: int = 0
 ) -> Task:
-    return bench.output_task(
-        arm, arms.of(arm), mode.arguments, repeat=repeat, parameters=mode.parameters
+    return bench.task(
+        "outputs", arm, arms.of(arm), mode.arguments, repeat=repeat, parameters=mode.parameters
     )
 
 

@@ -4,6 +4,7 @@ import os
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 from experiments.parity import memcheck
@@ -93,6 +94,19 @@ def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
     raced = run_tool(str(fake_tool), "racecheck", ["task.json"], os.environ)
     assert raced.errors == 1
     assert "hazard" in raced.first_error
+
+
+def test_a_tool_that_is_not_through_in_time_is_ended_with_all_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memcheck, "TOOL_LIMIT_S", 1.0)
+    path = tmp_path / "compute-sanitizer"
+    path.write_text("#!/bin/sh\necho begun\nsetsid sleep 86397 &\nsleep 86397\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    late = run_tool(str(path), "racecheck", ["task.json"], os.environ)
+    assert (late.code, late.errors, late.text) == (None, None, "begun\n")
+    running = [one.info["cmdline"] for one in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "86397"] not in running
 
 
 def test_a_cuda_machine_without_the_sanitizer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

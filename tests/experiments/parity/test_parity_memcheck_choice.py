@@ -10,8 +10,9 @@ import pytest
 from benchmarks.whole_stack import together
 from experiments.parity import memcheck, op
 from experiments.parity.memcheck import END, Report
-from experiments.parity.memcheck_choice import MOST_CASES, chosen
+from experiments.parity.memcheck_choice import MOST_CASES, MOST_OF_A_SET, chosen
 from experiments.tasks import Task
+from levers import catalog
 from levers.base import OpCase
 
 
@@ -66,6 +67,16 @@ def test_the_members_of_a_whole_stack_are_told_apart() -> None:
         mine = [name for name in taken if name.startswith(f"{member}: ")]
         assert len(mine) == min(len(its), MOST_CASES)
         assert (mine[0], mine[-1]) == (its[0], its[-1])
+
+
+def test_many_members_share_what_a_set_may_take() -> None:
+    members = [entry.name for entry in catalog.listed()][:9]
+    cases = [case for name in members for case in numbered(20, f"{name}: ")]
+    taken = names(chosen(tuple(cases)))
+    assert len(taken) == MOST_OF_A_SET
+    for name in members:
+        mine = [one for one in taken if one.startswith(f"{name}: ")]
+        assert (len(mine), mine[0], mine[-1]) == (4, f"{name}: 0", f"{name}: 19")
 
 
 def test_a_colon_in_the_names_of_one_levers_cases_raises_no_bound() -> None:

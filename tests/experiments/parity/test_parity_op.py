@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from experiments.parity import op
+from experiments.parity.bench import Bench
 from experiments.parity.bounds import beside, times
-from experiments.parity.op_case import CaseResult, check_case
+from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
+from experiments.parity_records import CaseResult
 from experiments.spec import LeverSetting
-from experiments.tasks import Task
+from experiments.tasks import Task, TaskResult
 from levers import catalog
 from levers.base import OpCase
 from levers.policy import ParityClass
-from tests.support.fake_arms import FakeLever
+from tests.support.fake_arms import FakeLever, FakeWorkload, spec
 
 Tensors = tuple[Tensor, ...]
 ROWS, WIDTH = 64, 48
@@ -461,3 +463,27 @@ def test_an_error_beside_an_exact_reference_is_said_in_words() -> None:
     assert f"error {beside(math.inf)}" == "error where the reference's is 0"
     assert times(0.5) == "0.5x"
     assert "inf" not in times(math.inf)
+
+
+def test_processes_that_share_the_cases_find_what_one_finds(lever: FakeLever) -> None:
+    lever.cases = lambda setting: tuple(case(subtract, name=f"case {k}") for k in range(7))
+
+    def execute(asked: Task) -> TaskResult:
+        return TaskResult.model_validate_json(op.shared(asked).model_dump_json())
+
+    bench = Bench(spec(), lever, FakeWorkload(), execute, "cpu", parts=3)
+    asked = op.ahead(bench)
+    assert [len(op.shared(one).cases) for one in asked] == [3, 2, 2]
+    assert len({one.content_digest() for one in asked}) == 3
+    alone = Bench(spec(), lever, FakeWorkload(), execute, "cpu")
+    (whole,) = op.ahead(alone)
+    assert op.check(bench) == op.probe(whole, None)
+
+
+def test_a_share_of_the_reference_alone_leaves_no_case(lever: FakeLever) -> None:
+    assert op.shared(task(share="1/2", reference_only=True)) == TaskResult()
+
+
+def test_no_case_in_any_share_is_no_check() -> None:
+    bench = Bench(spec(), FakeLever(), FakeWorkload(), lambda _: TaskResult(), "cpu", parts=2)
+    assert op.check(bench).status == "not-run"
