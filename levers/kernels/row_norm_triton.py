@@ -127,6 +127,7 @@ def _backward(  # type: ignore[no-untyped-def]
     PLUS_ONE: tl.constexpr,
     STREAM: tl.constexpr,
     SUMS: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
@@ -162,7 +163,11 @@ def _backward(  # type: ignore[no-untyped-def]
         rstd_ahead = tl.load(rstd_ptr + first + step + 1, mask=more, other=0.0)
         inner = grad * scale
         total, along = tl.reduce((inner, inner * normed), 0, _add_both)
-        dx = rstd * (inner - tl.div_rn(total, count) - normed * tl.div_rn(along, count))
+        if EXACT:
+            total, along = tl.div_rn(total, count), tl.div_rn(along, count)
+        else:  # a correctly rounded division takes 40 registers, and with them a third program
+            total, along = total / count, along / count
+        dx = rstd * (inner - total - normed * along)
         if STREAM:
             dx += stream_ahead.to(tl.float32)
             stream_at += stream_stride
@@ -285,6 +290,7 @@ def backward_triton(
         PLUS_ONE=plus_one,
         STREAM=stream_NC is not None,
         SUMS=sums,
+        EXACT=dx_NC.dtype == torch.float32,
         num_warps=_warps(block, BACKWARD_ELEMENTS),
     )
     if not sums:
