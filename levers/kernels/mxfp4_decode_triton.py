@@ -80,7 +80,7 @@ def four_registers(word, spare, TURN: tl.constexpr, upper, lower, dtype: tl.cons
 @triton.jit  # type: ignore[untyped-decorator]
 def scale_pairs(codes, W: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped-def]
     """``2 ** (code - 1)`` of bytes 0 and 2, in both halves of words ``[W, M, 2, 8, 4, 1]``."""
-    both = tl.join(codes & 0xFF, (codes >> 16) & 0xFF)
+    both = (codes[:, :, :, None] >> (tl.arange(0, 2) * 16)[None, None, None, :]) & 0xFF
     pairs = (both * SLOPE + OFFSET).to(tl.uint32, bitcast=True)
     return tl.permute(tl.reshape(pairs, (8, 4, W, M, 2, 1)), (2, 3, 4, 0, 1, 5))
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from levers.kernels.mxfp4_layout import TILE_OUTPUTS, UNIT_INPUTS
 from levers.kernels.mxfp4_matrix import PACKED_ROWS, Mxfp4Weight
+from levers.kernels.mxfp4_norm_triton import dependent_launches
 from levers.kernels.mxfp4_plans import Plan, plan_of
 from levers.kernels.mxfp4_triton import unit_product
 
@@ -92,7 +93,7 @@ def _launch(
     rows, outputs = out_NE.shape
     tiles, units = weight.words.shape[:2]
     once = units <= plan.warps * plan.depth
-    early = plan.early if _dependent(x_NC.device) else ""
+    early = plan.early if dependent_launches(x_NC.device) else ""
     unit_product[(plan.programs(outputs),)](
         x_NC,
         weight.words,
@@ -127,12 +128,6 @@ def _launch(
         EARLY=EARLY[early],
         **({"launch_pdl": True} if early else {}),
     )
-
-
-@functools.cache
-def _dependent(device: torch.device) -> bool:
-    """Whether the device knows programmatic dependent launches."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @functools.cache

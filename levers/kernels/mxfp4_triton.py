@@ -127,8 +127,8 @@ def unit_sums(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Products of some tiles, fp32 [W, 16 M, N], those of each warp.
 
-    D steps' words are on their way at any time, and the next step's activations. ONCE: there are no
-    more than D steps.
+    D steps' words are on their way at any time, and up to 8 rows of the next step's activations.
+    ONCE: there are no more than D steps.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     words_ptr, codes_ptr, warp, codes_warp = unit_pointers(
@@ -145,6 +145,7 @@ def unit_sums(  # type: ignore[no-untyped-def]
         tl.extra.cuda.gdc_launch_dependents()
     if EARLY:
         tl.extra.cuda.gdc_wait()
+    AHEAD: tl.constexpr = W if N == 8 else 0
     x = rows_loaded(x_ptr, inputs, 0, units, W, OLDER, RAGGED, PADDED)
     total = tl.full((W, 16 * M, N), 0.0, tl.float32)
     if ONCE:
@@ -152,9 +153,10 @@ def unit_sums(  # type: ignore[no-untyped-def]
             at = after_loads(d * W + units * 0, dtype)
             words, codes = ring[d]  # type: ignore[var-annotated]
             weights = operand(words, codes, W, M, OLDER, QUAD, dtype)
-            operand_x = paired(x, W, N, OLDER, QUAD)
-            x = rows_loaded(x_ptr, inputs, at + W, units, W, OLDER, RAGGED, PADDED)
-            total = tl.dot(weights, operand_x, total, input_precision=PRECISION)
+            right = paired(x, W, N, OLDER, QUAD)
+            if d + 1 < D:
+                x = rows_loaded(x_ptr, inputs, at + W, units, W, OLDER, RAGGED, PADDED)
+            total = tl.dot(weights, right, total, input_precision=PRECISION)
     else:
         for first in range(0, units, D * W):
             following = ()
@@ -162,13 +164,14 @@ def unit_sums(  # type: ignore[no-untyped-def]
                 at = first + d * W
                 new = loaded(words_ptr, codes_ptr, warp, codes_warp, at + D * W, units, RAGGED)
                 following = following + (new,)  # type: ignore[assignment]  # noqa: RUF005
-                next_x = rows_loaded(x_ptr, inputs, at + W, units, W, OLDER, RAGGED, PADDED)
-                at = after_loads(at, dtype)
+                next_x = rows_loaded(x_ptr, inputs, at + AHEAD, units, W, OLDER, RAGGED, PADDED)
+                after_loads(at, dtype)
                 words, codes = ring[d]
                 weights = operand(words, codes, W, M, OLDER, QUAD, dtype)
-                operand_x = paired(x, W, N, OLDER, QUAD)
-                total = tl.dot(weights, operand_x, total, input_precision=PRECISION)
-                x = next_x
+                right = paired(x if N == 8 else next_x, W, N, OLDER, QUAD)
+                total = tl.dot(weights, right, total, input_precision=PRECISION)
+                if N == 8:
+                    x = next_x
             ring = following
     if EARLY == 2:
         tl.extra.cuda.gdc_launch_dependents()
