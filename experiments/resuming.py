@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from experiments import environment, prepare
+from experiments import beside, environment, prepare
 from experiments.calibration.requests import CalibrateRequest
 from experiments.candidates import candidates
 from experiments.family.records import FamilyHead
 from experiments.requests import NO_ORACLE, AbRequest
 from experiments.run_record import RunRecord
 from experiments.spec import AbSpec, ranks_of
+from experiments.stack.prepare import typed
 from experiments.workloads import catalog as workloads
 from levers import catalog
 from levers.base import OFF
@@ -80,10 +81,10 @@ def refuse_other_calibration(request: CalibrateRequest, record: RunRecord) -> No
 
 
 def _refuse(differences: Iterable[Difference], what: str, command: str) -> None:
-    for option, typed, begun in differences:
-        if typed != begun:
+    for option, asked, begun in differences:
+        if asked != begun:
             raise UsageError(
-                f"{what} has {option} {begun}, not {typed}",
+                f"{what} has {option} {begun}, not {asked}",
                 cure=f"{command} goes on with its own; without --resume a new one begins",
             )
 
@@ -100,6 +101,11 @@ def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
         yield "--oracle", request.oracle, spec.oracle or NO_ORACLE
     if request.ranks != 1:
         yield "--ranks", request.ranks, ranks_of(spec.parameters)
+    if request.beside:
+        on = {str(one) for one in spec.stack}
+        missing = [one for one in typed(request.beside, beside.OPTION) if str(one) not in on]
+        if missing:
+            yield beside.OPTION, missing[0], " ".join(sorted(on)) or "none"
     if request.sequential != "group-sequential":
         yield "--sequential", request.sequential, spec.sequential
 
@@ -107,27 +113,27 @@ def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
 def _candidates(request: AbRequest, head: FamilyHead) -> Iterator[Difference]:
     if request.cand is not None:
         check = catalog.get(head.request.lever).settings.check
-        typed = sorted(check(head.request.lever, one) for one in candidates(request.cand))
-        yield "--cand", ",".join(typed), ",".join(sorted(setting for setting, _ in head.runs))
+        asked = sorted(check(head.request.lever, one) for one in candidates(request.cand))
+        yield "--cand", ",".join(asked), ",".join(sorted(setting for setting, _ in head.runs))
 
 
-def _budget(typed_s: float | None, begun_s: float | None) -> Iterator[Difference]:
-    if typed_s is not None:
-        yield "--budget", f"{typed_s:g}s", "none" if begun_s is None else f"{begun_s:g}s"
+def _budget(asked_s: float | None, begun_s: float | None) -> Iterator[Difference]:
+    if asked_s is not None:
+        yield "--budget", f"{asked_s:g}s", "none" if begun_s is None else f"{begun_s:g}s"
 
 
-def _settings(typed: Mapping[str, str], spec: AbSpec) -> Iterator[Difference]:
+def _settings(asked: Mapping[str, str], spec: AbSpec) -> Iterator[Difference]:
     """The workload's parameters, read as at the beginning: ``1, 2`` and ``1,2`` are the same.
 
     Raises:
         UsageError: one that the workload does not have or take.
     """
-    if not typed:
+    if not asked:
         return
     own = {name: str(spec.parameters[name]) for name in OWN if name in spec.parameters}
     facts = environment.find_device(spec.device, ranks=ranks_of(spec.parameters)).facts
-    read = workloads.get(spec.workload).resolve({**own, **typed}, facts)
-    for name in typed:
+    read = workloads.get(spec.workload).resolve({**own, **asked}, facts)
+    for name in asked:
         option = f"--{name}" if name in OWN else f"--set {name}"
         yield option, read[name], spec.parameters.get(name)
 

@@ -9,6 +9,7 @@ import pytest
 from experiments import resuming
 from experiments.requests import AbRequest
 from experiments.run_record import RunRecord
+from experiments.spec import LeverSetting
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.workload import DECODE
 from levers.errors import UnknownName, UsageError
@@ -41,6 +42,7 @@ def asked(**options: Any) -> AbRequest:
         ({"workload": "slat_flow"}, "--workload decode, not slat_flow"),
         ({"ranks": 2}, "--ranks 1, not 2"),
         ({"budget_s": 60.0}, "--budget none, not 60s"),
+        ({"beside": ("fused_chain=on",)}, "--with none, not fused_chain=on"),
         ({"sequential": "anytime"}, "--sequential group-sequential, not anytime"),
     ],
 )
@@ -66,6 +68,11 @@ def test_what_could_only_be_ignored_is_refused_with_a_cure(
 )
 def test_what_is_typed_as_it_was_the_first_time_is_let_through(options: dict[str, Any]) -> None:
     resuming.refuse_other_run(asked(**options), run())
+
+
+def test_levers_that_are_on_in_both_arms_may_be_named_again() -> None:
+    stack = (LeverSetting(lever="fused_chain", setting="on"),)
+    resuming.refuse_other_run(asked(beside=("fused_chain=on",)), run(stack=stack))
 
 
 def test_a_run_without_an_oracle_is_not_given_one() -> None:

@@ -119,6 +119,7 @@ def measuring(*_: object) -> Iterator[tuple[Any, Any]]:
     """No device is held and no process runs."""
     machine = Machine()
     machine.processes = lambda: ()  # type: ignore[attr-defined]
+    machine.frozen, machine.time_limit_s = None, 60.0  # type: ignore[attr-defined]
     yield machine, SimpleNamespace(look=lambda *_: {})
 
 
