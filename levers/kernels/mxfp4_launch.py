@@ -1,11 +1,12 @@
 """Launches of the MXFP4 product: how a shape is cut into programs, and the call.
 
 What the cut is reasoned from: an H200 has 132 SMs and reads 4.3 TB/s at a latency of about 0.7 us,
-so that 3 MB, 23 KB an SM, must be on their way at any time. A warp begins with 2.2 KB of words and
-codes for each tile of its program, so that 12 warps an SM are enough; the matrices of a decoder are
-so small (29 units of 1 KB an SM for the 6144 x 2560 of a 4 B model) that a warp has few units, and
-all of a program's inputs are divided over its warps. More tiles a program share the activations'
-loads and give up programs.
+so that 3 MB, 23 KB an SM, must be on their way at any time. The matrices of a decoder are so small
+(29 units of 1.1 KB an SM for the 6144 x 2560 of a 4 B model) that a warp has few units, and how
+many of them it asks for before it waits decides the time, since each wait is 0.7 us. So all of a
+program's inputs are divided over its warps, whose depth is chosen with their number; a further warp
+costs set-up and a place in the sum. More tiles a program share the activations' loads and give up
+programs.
 
 The cut of a shape is measured (:mod:`.mxfp4_plans_h200`, ``benchmarks/mxfp4_gemv.py --variants``)
 or, for other shapes, computed from the shape alone: nothing is tuned while something is timed.

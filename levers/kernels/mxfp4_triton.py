@@ -9,11 +9,11 @@ w + W, ... of each tile, decodes them in registers (:mod:`.mxfp4_decode_triton`)
 fixed order. So the inputs are divided inside a program and never over programs: no partial sum goes
 to memory, nobody waits for a ticket.
 
-A unit of words is two loads of 16 bytes a lane. Those of the next step are on their way while a
-step is decoded; a warp begins with two units, 2.2 KB, so that the 12 to 32 warps of an SM have 26
-to 70 KB under way at once, of the 23 KB that 4.3 TB/s at 0.7 us need on each of 132 SMs. EARLY is a
-programmatic dependent launch: the first words, which no launch writes, are asked for while the
-launch before still runs.
+A unit of words is two loads of 16 bytes a lane and a load of 4 bytes of codes. Those of D steps are
+on their way at any time: with depth 5 and 8 warps an SM 43 KB, where 4.3 TB/s at 0.7 us
+need 23 KB on each of 132 SMs. Where D steps are all that a warp has, everything is asked for at
+once. EARLY is a programmatic dependent launch: the first words, which no launch writes, are asked
+for while the launch before still runs.
 
 Bytes: 0.53 EC, 2 NC (from the first-level cache of each SM, once for ``16 M`` outputs) and 2 NE.
 For the 100.9 M weights of a block of the 4 B model that is 53.6 MB, 12.5 us at 4.3 TB/s.
