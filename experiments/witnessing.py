@@ -6,10 +6,12 @@ its own ``witness``, which only reads observations: that is what the lever is he
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.records import COUNTED
+from experiments.records import COUNTED, WORK
+from experiments.values import Scalar
 from experiments.workloads.base import Session
 from levers import catalog
 from levers.handle import held
@@ -24,16 +26,23 @@ class Pass:
 
     ``plans`` are the lever's words for what ran on each axis, ``launches`` counts what each site
     saw, and ``counted`` is what the lever's sites saw on each axis, in nobody's words (as facts).
+    ``work`` is a digest of what was done on the way, whatever anybody says of it; empty if unseen.
     """
 
     plans: dict[str, str]
     launches: dict[str, int]
     counted: dict[str, str]
+    work: str = ""
+
+    @property
+    def facts(self) -> dict[str, Scalar]:
+        """What is kept beside the plans."""
+        return {**self.counted, **({WORK: self.work} if self.work else {})}
 
 
 def subject_pass(session: Session, lever: str | None) -> Pass:
     """Run each axis's work once and read what one lever's sites saw."""
-    _exercise(session)
+    work = _work(session)
     launches = {
         name: sum(sum(counts.values()) for counts in site.observations.values())
         for name, site in session.sites.items()
@@ -41,7 +50,7 @@ def subject_pass(session: Session, lever: str | None) -> Pass:
     if lever is None:
         return Pass({}, launches, {})
     counted = _counted(session, lever)
-    return Pass(_read(session, lever), launches, counted)
+    return Pass(_read(session, lever), launches, counted, work)
 
 
 def stack_plans(session: Session, levers: Sequence[str]) -> dict[str, str]:
@@ -58,6 +67,16 @@ def _exercise(session: Session) -> None:
     for site in session.sites.values():
         site.forget()
     session.exercise()
+
+
+def _work(session: Session) -> str:
+    """Exercise a session and say what was done; where torch is not at work, nothing can be seen."""
+    if "torch" not in sys.modules:
+        _exercise(session)
+        return ""
+    from experiments.parity.op_work import watched
+
+    return watched(lambda: _exercise(session)).digest
 
 
 def _counted(session: Session, name: str) -> dict[str, str]:

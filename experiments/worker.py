@@ -273,8 +273,9 @@ def _witness(task: Task, session: Session, stage: Stage) -> TaskResult:
     stage.enter("witness")
     subject = None if task.subject is None else task.subject.lever
     found = witnessing.subject_pass(session, subject)
-    facts: dict[str, Scalar] = {**_autotuned(), **found.counted}
-    return TaskResult(plans=found.plans, launches=found.launches, facts=facts)
+    return TaskResult(
+        plans=found.plans, launches=found.launches, facts={**_autotuned(), **found.facts}
+    )
 
 
 def _autotuned() -> dict[str, Scalar]:

@@ -134,6 +134,12 @@ class Evidence:
             for where, what in witness.counted.items()
         }
 
+    @property
+    def same_work(self) -> bool:
+        """Whether both arms did the same work in their witness passes, as far as it was seen."""
+        seen = {witness.arm: witness.work for witness in self.witnesses}
+        return bool(seen.get("ref")) and seen.get("ref") == seen.get("cand")
+
     def effect(self, axis: str) -> Effect | None:
         """The effect on an axis at the last look, if there is one."""
         effects = self.look.effects if self.look else ()

@@ -210,6 +210,12 @@ def _smallest_visible(evidence: Evidence) -> float | None:
     return max(widths, default=None)
 
 
+SAME_WORK = (
+    "both arms ran the same operators and kernels in their witness passes: that their paths differ "
+    "is the lever's word, or lies in what no operator shows (variables, threads, memory)"
+)
+
+
 def _notes(evidence: Evidence) -> tuple[str, ...]:
     """What belongs beside the verdict: inert axes, missing targets, losses, units, parity."""
     inert = [axis for axis in evidence.primaries if axis not in evidence.engaged]
@@ -219,6 +225,8 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     notes = []
     if inert:
         notes.append(f"inert, the arms ran the same plan: {', '.join(inert)}")
+    if evidence.same_work:
+        notes.append(SAME_WORK)
     if untargeted:
         notes.append(f"no target set: {', '.join(untargeted)}")
     if evidence.lost_pairs:

@@ -26,6 +26,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from experiments.parity.op_run import Call, Tensors
+from experiments.values import digest_of
 from levers.base import OpCase
 
 NO_WORK = frozenset(
@@ -60,6 +61,11 @@ class Work:
 
     done: tuple[str, ...]
     launches: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of all that was done and launched; empty where nothing was seen."""
+        return digest_of("\n".join((*self.done, *self.launches))) if self.names else ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,13 +114,18 @@ def _same(one: object, other: object) -> bool:
 def work_of(case: OpCase, call: Call, inputs: Tensors) -> Work:
     """What one call does, in order."""
     outputs = case.outputs(inputs)
+    return watched(lambda: call(inputs, outputs))
+
+
+def watched(call: Callable[[], object]) -> Work:
+    """What a call does, in order; it is made once."""
     launches: list[str] = []
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.synchronize()
     device = "cuda" if on_cuda else None
     with launching(launches), profile(use_device=device, record_shapes=True) as seen:
-        call(inputs, outputs)
+        call()
         if on_cuda:
             torch.cuda.synchronize()
     events = _events(seen)
