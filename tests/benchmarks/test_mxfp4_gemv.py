@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import mxfp4_gemv
-from benchmarks.mxfp4_variants import LARGEST_ERROR, Product, best_of, module_text
+from benchmarks.mxfp4_products import LARGEST_ERROR, Product
+from benchmarks.mxfp4_variants import best_of, module_text
 from levers.kernels.mxfp4_plans import Plan
 
 
