@@ -1,4 +1,4 @@
-"""The products of Qwen3-0.6B and -4B whose cuts ``mxfp4_gemv --variants`` tries, and their calls."""
+"""The products of Qwen3-0.6B and -4B that ``mxfp4_gemv --variants`` cuts, and their calls."""
 
 from __future__ import annotations
 

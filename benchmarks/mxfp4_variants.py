@@ -4,9 +4,8 @@ The products are those of Qwen3-0.6B and -4B, the 4 B size and one row first, so
 is cut short has what matters. Kernels are compiled by several processes before anything is timed.
 Weights are random words: a cut's time does not depend on them. In front of qkv and gate_up stand
 their residual add and norm, as in a decode step, and are in the time: a launch that begins early
-gains what it can overlap. Each cut is checked once against
-PyTorch's product with the same weights, and what is off by more than :data:`.LARGEST_ERROR` is never
-written to the table.
+gains what it can overlap. Each cut is checked once against PyTorch's product with the same weights,
+and what is off by more than :data:`.LARGEST_ERROR` is never written to the table.
 """
 
 from __future__ import annotations
