@@ -13,7 +13,6 @@ child is a session of its own; it dies with the server, and the server with the 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -29,11 +28,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from experiments import descendants
 from experiments.server_protocol import Ending, Ready, Request
-
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-"""From ``linux/prctl.h``."""
 
 LAST_WORDS_S = 0.3
 """Seconds that a process over its time limit gets to print its stack before it is killed."""
@@ -42,22 +38,11 @@ KEEP_OPEN = 2
 """File descriptors above the standard ones are closed in a child."""
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def hung_up(pipe: int) -> bool:
     """Whether nobody holds the other end: a parent that died before it could be watched."""
     poll = select.poll()
     poll.register(pipe, 0)
     return bool(poll.poll(0))
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def why_not_forkable() -> str:
@@ -94,7 +79,7 @@ class Server:
         start = time.monotonic()
         for name in preload:
             importlib.import_module(name)
-        _prctl(PR_SET_PDEATHSIG, 0)
+        descendants.outlive_parent()
         gc.collect()
         gc.freeze()
         reason = why_not_forkable() if preload else "nothing was loaded"
@@ -129,7 +114,7 @@ class Server:
             cpu_s=usage.ru_utime + usage.ru_stime,
             peak_host_bytes=usage.ru_maxrss * 1024,
             oom_kills=oom_kills() - killed_before,
-            left=_sweep(),
+            left=descendants.sweep(),
         )
 
     def _watch(self, pid: int, limit_s: float) -> bool:
@@ -146,7 +131,7 @@ class Server:
                 os.read(self._ended, 4096)
             if self._requests in ready and self._parent_is_gone():
                 _kill_group(pid)
-                _sweep()
+                descendants.sweep()
                 os._exit(1)
         return False
 
@@ -175,38 +160,6 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         os.kill(pid, signal.SIGKILL)
-
-
-def _sweep() -> int:
-    """Kill what a process left behind, in its group or outside it; returns how many there were.
-
-    The server is the reaper of its descendants, so an orphan of the measured process is its child.
-    """
-    left = 0
-    while (orphans := _children()) and left < 10_000:
-        for orphan in orphans:
-            left += 1
-            try:
-                os.kill(orphan, signal.SIGKILL)
-                os.waitpid(orphan, 0)
-            except (ProcessLookupError, ChildProcessError):
-                continue
-    return left
-
-
-def _children() -> list[int]:
-    me = os.getpid()
-    found = []
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == me:
-            found.append(int(process.name))
-    return found
 
 
 def oom_kills() -> int:
@@ -241,7 +194,7 @@ def _set_up(request: Request) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    die_with_parent()
+    descendants.die_with_parent()
     log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -268,10 +221,10 @@ def _exec(request: Request) -> NoReturn:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve on the standard streams; ``arguments`` name the modules to load before a fork."""
-    die_with_parent()
+    descendants.die_with_parent()
     if hung_up(0):
         os._exit(1)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    descendants.adopt_orphans()
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     Server(requests, answers).serve(arguments)

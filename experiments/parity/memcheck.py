@@ -3,7 +3,8 @@
 PyTorch's caching allocator is off, so that an access beyond a tensor is an access beyond an
 allocation, and ``expandable_segments`` is taken out of its configuration, which would report writes
 that are right. A planted stray write must be found: a sanitizer that cannot see it has no power
-here. The tools run side by side. Of many cases a few are taken
+here. The tools run side by side; what they leave running (a sanitizer's launcher, a compiler's
+helper) is ended after the last of them, and is no lever's. Of many cases a few are taken
 (:mod:`experiments.parity.memcheck_choice`), and the check says how many.
 """
 
@@ -22,8 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
+from experiments import descendants
 from experiments.parity import op
 from experiments.parity.bench import Bench
 from experiments.parity.memcheck_choice import chosen
@@ -97,11 +97,14 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
         path.write_text(task.model_dump_json())
+        descendants.adopt_orphans()
+        before = descendants.children()
         asked = [("memcheck", ["--control"]), *((tool, [str(path)]) for tool in TOOLS)]
         with ThreadPoolExecutor(len(asked)) as together:
             control, *reports = together.map(
                 lambda one: run_tool(sanitizer, one[0], one[1], variables), asked
             )
+        descendants.sweep(spared=before)
     taken = len(chosen(cases)), len(cases)
     return judge(control, dict(zip(TOOLS, reports, strict=True)), stripped, taken)
 
@@ -164,23 +167,11 @@ def run_tool(
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            _end_all(process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         said.seek(0)
         return Report(code, said.read().decode(errors="replace"))
-
-
-def _end_all(leader: int) -> None:
-    """End the tool with all below it: the sanitizer runs the cases in processes of its own."""
-    try:
-        below = psutil.Process(leader).children(recursive=True)
-    except psutil.NoSuchProcess:
-        below = []
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
-    for process in below:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def judge(

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from experiments.forkserver import die_with_parent, oom_kills
+from experiments.descendants import die_with_parent
+from experiments.forkserver import oom_kills
 from experiments.ranks import blame
 from experiments.ranks.blame import RankEnd
 from experiments.ranks.merge import merged

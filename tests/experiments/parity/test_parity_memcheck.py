@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -96,15 +98,29 @@ def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
     assert "hazard" in raced.first_error
 
 
-def test_a_tool_that_is_not_through_in_time_is_ended_with_all_below_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memcheck, "TOOL_LIMIT_S", 1.0)
+LEAVES = """
+import sys
+from experiments import descendants
+from experiments.parity import memcheck, op
+from experiments.tasks import Task
+from tests.experiments.parity.test_parity_memcheck_choice import numbered
+
+memcheck.TOOL_LIMIT_S = 1.0
+memcheck.find_sanitizer = lambda: sys.argv[1]
+op.cases_of = lambda task: numbered(3)
+task = Task(kind="memcheck", arm="cand", workload="w", parameters={}, device="cuda:0", seed=0)
+found = memcheck.probe(task, None)
+print(found.status, descendants.children())
+"""
+
+
+def test_a_tool_that_is_not_through_in_time_is_ended_with_all_below_it(tmp_path: Path) -> None:
     path = tmp_path / "compute-sanitizer"
     path.write_text("#!/bin/sh\necho begun\nsetsid sleep 86397 &\nsleep 86397\n")
     path.chmod(path.stat().st_mode | stat.S_IEXEC)
-    late = run_tool(str(path), "racecheck", ["task.json"], os.environ)
-    assert (late.code, late.errors, late.text) == (None, None, "begun\n")
+    words = [sys.executable, "-c", LEAVES, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "not-run []\n"
     running = [one.info["cmdline"] for one in psutil.process_iter(["cmdline"])]
     assert ["sleep", "86397"] not in running
 
