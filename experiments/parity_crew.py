@@ -14,11 +14,11 @@ from experiments.prepare import Comparison
 from experiments.ranks.needs import needs_of
 from experiments.tasks import Task
 
-ON_A_GPU = 4
+ON_A_GPU = 5
 """Parity processes at once on a GPU, where most of their time is the host's: imports, compilation,
 launches."""
 
-LIGHT_SHARE = 1 / 16
+LIGHT_SHARE = 1 / 20
 """Of the device's memory, taken by a process that holds no whole workload: the cases of one
 operation, or a training curve at reduced depth. One that takes more and fails is run again alone.
 """

@@ -128,7 +128,7 @@ class Sitting:
             return run(self._execute)
         with self.crew() as crew:
             execute = heartbeat.waiting(crew, self.listener)
-            return run(execute, ahead=crew.ahead, parts=max(1, crew.size - 1))
+            return run(execute, ahead=crew.ahead, parts=max(1, crew.size - 2))
 
     def _execute(self, task: Task) -> TaskResult:
         return heartbeat.running(self.executor, self.listener)(task)

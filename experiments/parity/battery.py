@@ -52,17 +52,18 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 AHEAD: Mapping[str, Callable[[Bench], Sequence[Task]]] = {
     op.NAME: op.ahead,
+    memcheck.NAME: memcheck.ahead,
     determinism.NAME: determinism.ahead,
     tokens.NAME: tokens.ahead,
     loss.NAME: loss.ahead,
-    memcheck.NAME: memcheck.ahead,
     graph.NAME: graph.ahead,
     async_.NAME: async_.ahead,
     smoke.NAME: smoke.ahead,
     rollback.NAME: rollback.ahead,
     stack.NAME: stack.ahead,
 }
-"""The processes that each check will ask for, as far as that is known beforehand."""
+"""The processes that each check will ask for, as far as that is known beforehand; they start in
+this order, the sanitizers early since they take longest."""
 
 NO_TRUTH = "no check held the candidate against fp64 truth, so lossless cannot be claimed"
 
@@ -117,12 +118,12 @@ def run_battery(
 
 
 def _foreseen(bench: Bench, cache: ParityCache | None) -> tuple[Task, ...]:
-    """The processes of all checks whose results are not kept, each once, in their order."""
+    """The processes of all checks whose results are not kept, each once."""
     tasks = {
         task.content_digest(): task
-        for name, _ in CHECKS
+        for name, ahead in AHEAD.items()
         if cache is None or not cache.has(_key(name, bench, cache))
-        for task in AHEAD[name](bench)
+        for task in ahead(bench)
     }
     return tuple(tasks.values())
 
