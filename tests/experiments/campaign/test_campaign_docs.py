@@ -6,12 +6,15 @@ import re
 import tomllib
 from pathlib import Path
 
+from experiments.campaign import reports
+from experiments.campaign.records import CampaignRow
 from experiments.campaign.spec import Campaign
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
 from levers import catalog
 
 DOCS = Path(__file__).parents[3] / "docs" / "campaigns.md"
+RESULTS = DOCS.parent / "results" / "cpu"
 
 
 def test_the_example_of_the_page_is_a_campaign() -> None:
@@ -35,3 +38,17 @@ def test_every_state_and_subcommand_of_the_page_is_there() -> None:
         assert f"| {label} |" in text
     names = {command.name for command in campaign.registered_commands}
     assert names == {"list", "status", "run", "close"}
+
+
+def test_the_page_tells_of_the_row_that_was_drawn_on_a_cpu() -> None:
+    row = CampaignRow.model_validate_json((RESULTS / "campaign-decode-cpu.json").read_text())
+    assert (row.name, row.state) == ("decode-cpu", "TERMINAL")
+    page = " ".join(DOCS.read_text().split())
+    for lever in row.levers:
+        if lever.outcome is not None:
+            assert f"`{lever.lever}={lever.setting}` {lever.outcome}" in page
+    ratios = [axis.ratio for axis in row.axes if axis.ratio is not None]
+    assert len(ratios) == 4
+    assert f"at {min(ratios):.2f} to {max(ratios):.2f} of PyTorch's own attention" in page
+    markdown = (RESULTS / "campaign-decode-cpu.md").read_text()
+    assert reports.markdown(row).strip() == markdown.strip()
