@@ -16,7 +16,7 @@ from torch import Tensor
 
 TILE = 128
 BLOCK_C = 32
-"""A tile of 128 partials x 32 channels, 16 fp32 values a thread over 8 warps: the 256 partials of
+"""A tile of 128 partials x 32 channels, 16 fp64 values a thread over 8 warps: the 256 partials of
 8192 rows are two tiles, and 1536 channels of 8 samples give 384 programs for each sum."""
 
 SUM_WARPS = 8
@@ -87,6 +87,11 @@ def _sum_partials(  # type: ignore[no-untyped-def]
     BLOCK_C: tl.constexpr,
     SEGMENTED: tl.constexpr,
 ):
+    """The partials of a block's rows reach far above a sum in which later rows cancel earlier ones.
+
+    In fp64 their order does not matter and the sum is rounded once; the device reads the partials
+    from memory longer than it adds them.
+    """
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     sample = tl.program_id(1)
     which = tl.program_id(2)
@@ -98,15 +103,15 @@ def _sum_partials(  # type: ignore[no-untyped-def]
     else:
         first = which * slots
         count = (rows + ROWS - 1) // ROWS
-    total = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
+    total = tl.full((TILE, BLOCK_C), 0.0, tl.float64)
     for step in range(0, count, TILE):
         part = step + tl.arange(0, TILE)
         at = (first + part).to(tl.int64)[:, None] * channels + columns[None, :]
         keep = (part < count)[:, None] & inside[None, :]
-        total += tl.load(partial_ptr + at, mask=keep, other=0.0)
+        total += tl.load(partial_ptr + at, mask=keep, other=0.0).to(tl.float64)
     tl.store(
         out_ptr + (which * samples + sample) * channels + columns,
-        tl.sum(total, axis=0).to(out_ptr.dtype.element_ty),
+        tl.sum(total, axis=0).to(tl.float32).to(out_ptr.dtype.element_ty),
         mask=inside,
     )
 
@@ -119,7 +124,7 @@ def sum_partials(
     rows_of_block: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Sum the partials of each sample in fp32, in a fixed order, and round once: ``[K, B, C]``.
+    """Sum the partials of each sample in fp64, in a fixed order, and round: ``[K, B, C]``.
 
     Args:
         partial_KPC: K kinds of partial sums by slot, fp32; only slots with rows are read.
