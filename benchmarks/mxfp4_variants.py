@@ -131,6 +131,9 @@ def shown(rows: list[dict[str, Any]]) -> str:
 
 def module_text(report: Mapping[str, Any]) -> str:
     """The module of the best cuts of a report."""
+    fields = set(asdict(Plan(1, 1)))
+    if any(set(row["plan"]) != fields for row in report["rows"]):
+        raise SystemExit("cuts of another form than this kernel's: measure with --variants again")
     by_product: dict[tuple[int, int, bool, int], list[dict[str, Any]]] = {}
     for row in report["rows"]:
         outputs = row["outputs"] // 2 if row["gate"] else row["outputs"]

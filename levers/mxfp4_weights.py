@@ -13,7 +13,7 @@ of 32, or with weights above 12, stays as it is, and the witness says so.
 
 Mechanism: at small batches a step is the time to read the weights. The 100.9 M weights of a block
 of the 4 B model are 202 MB in bf16, 47 us at 4.3 TB/s, and 54 MB in this form, 12.5 us. What may
-eat the gain is decoding: see ``levers/kernels/mxfp4_triton.py`` for what it costs.
+eat the gain is decoding: see ``levers/kernels/mxfp4_decode_triton.py`` for what it costs.
 
 Where it does not help: prefill, where reading the words and writing a matrix out move 2.5 bytes a
 weight more (59 us a block of the 4 B model at 4.3 TB/s, beside 520 us of its products with 2,048

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from levers.kernels.mxfp4_layout import TILE_OUTPUTS, UNIT_INPUTS
 
+UNIT_BYTES = TILE_OUTPUTS * UNIT_INPUTS * 17 // 32
 SMS = 132
 """Of an H200."""
-WARPS_AN_SM = 8
-"""That the rule wants: with five units of 1.1 KB asked for by each, 43 KB an SM."""
+WARPS_AN_SM = 10
+"""That the rule wants: fewer leave an SM's four schedulers waiting for the results of decoding."""
+UNDER_WAY_BYTES = 36 << 10
+"""On an SM, that the rule wants: 4.3 TB/s at 0.7 us are 23 KB; a loaded memory answers later."""
 WARPS = (2, 4, 8)
 """Of a program. Each warp adds the same set-up and sum, as much as decoding one unit."""
 ROW_CLASSES = (1, 8, 16, 32)
@@ -56,8 +59,9 @@ def rule(outputs: int, inputs: int, rows: int, *, gate: bool) -> Plan:
     """A cut from the shape alone: few warps a program where there are programs enough.
 
     From 9 rows on a program has two tiles, so that the activations, which every program reads, are
-    not read more often than the weights. Depth is what the registers hold, where a unit takes 9 of
-    a lane; the steps are divided into rounds of equal depth.
+    not read more often than the weights. Depth is what brings enough bytes under way, within the
+    registers, where a unit takes 9 of a lane; of such depths, the one that leaves the fewest steps
+    of its last round empty.
     """
     tiles = 1 if rows <= 8 or gate else 2
     programs, units = Plan(tiles, 1).programs(outputs), -(-inputs // UNIT_INPUTS)
@@ -65,8 +69,14 @@ def rule(outputs: int, inputs: int, rows: int, *, gate: bool) -> Plan:
     filling = [warps for warps in fitting if programs * warps >= SMS * WARPS_AN_SM]
     warps = filling[0] if filling else fitting[-1]
     most = 1 if rows > 16 else 2 if rows > 8 else 3 if gate else 5
-    steps = -(-units // warps)
-    return Plan(tiles, warps, even_depth(steps, most))
+    step_bytes = programs * warps * tiles * (2 if gate else 1) * UNIT_BYTES // SMS
+    return Plan(tiles, warps, depth_of(-(-units // warps), most, -(-UNDER_WAY_BYTES // step_bytes)))
+
+
+def depth_of(steps: int, most: int, wanted: int) -> int:
+    """The depth from ``wanted`` to ``most`` whose rounds leave the fewest of their steps empty."""
+    first = min(wanted, most, steps)
+    return min(range(first, min(most, steps) + 1), key=lambda depth: -steps % depth)
 
 
 def even_depth(steps: int, most: int) -> int:

@@ -73,6 +73,13 @@ def test_the_fastest_right_cut_is_taken_and_the_own_one_where_it_is_as_fast() ->
     assert '(2560, 4096, False, 1): Plan(2, 8, 3, "end"),  # 3.00, 4.00' in text
 
 
+def test_figures_of_an_earlier_kernel_make_no_table() -> None:
+    old = row(Plan(1, 8), 4.0)
+    del old["plan"]["depth"]
+    with pytest.raises(SystemExit, match="another form"):
+        module_text({"device": "a device", "torch": "2", "triton": "3", "rows": [old]})
+
+
 @pytest.mark.parametrize("rows", [1, 8, 32])
 def test_the_cuts_of_a_product_are_the_rules_first_and_no_two_alike(rows: int) -> None:
     for shape in mxfp4_gemv.MODELS["4b"].items():

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from levers.kernels.mxfp4_plans import SMS, WARPS_AN_SM, Plan, even_depth, plan_of, row_class, rule
+from levers.kernels.mxfp4_plans import (
+    SMS,
+    WARPS_AN_SM,
+    Plan,
+    depth_of,
+    even_depth,
+    plan_of,
+    row_class,
+    rule,
+)
 from levers.kernels.mxfp4_plans_h200 import PLANS
 
 SHAPES = [(6144, 2560), (2560, 4096), (9728, 2560), (2560, 9728), (151936, 2560), (1024, 2048)]
@@ -17,7 +26,16 @@ def test_the_rule_gives_every_sm_warps_as_far_as_there_are_units(
     enough = plan.programs(shape[0]) * plan.warps >= SMS * WARPS_AN_SM
     assert enough or plan.warps == 8
     assert plan.tiles == (1 if rows <= 8 else 2)
-    assert plan.depth == {1: 5, 8: 5, 9: 2, 32: 1}[rows] or shape[1] // 128 % plan.warps == 0
+    assert 1 <= plan.depth <= {1: 5, 8: 5, 9: 2, 32: 1}[rows]
+
+
+def test_a_depth_brings_bytes_under_way_and_leaves_few_steps_empty() -> None:
+    assert rule(6144, 2560, 1, gate=False) == Plan(1, 4, 5)
+    assert rule(2560, 4096, 1, gate=False) == Plan(1, 8, 4)
+    assert rule(9728, 2560, 1, gate=True) == Plan(1, 4, 1)
+    assert rule(2560, 9728, 1, gate=False) == Plan(1, 8, 5)
+    assert depth_of(steps=7, most=5, wanted=9) == 5
+    assert depth_of(steps=2, most=5, wanted=3) == 2
 
 
 def test_rounds_are_of_equal_depth_and_no_step_is_left() -> None:
