@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import ab_run, environment, formats, held, preflight, prepare
+from experiments import environment, formats, held, preflight, prepare, run_setup
 from experiments.family import run as family_run
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
@@ -59,7 +59,7 @@ def run(
     device = environment.find_device(request.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     seeded = replace(request, seed=family_run.seed_of(request, settings))
     alone = prepare.compare(replace(seeded, cand=settings[0]), device)
-    stack = ab_run.stack_for(registry, alone, listener, request.beside)
+    stack = run_setup.stack_for(registry, alone, listener, request.beside)
     comparisons = [prepare.compare(replace(seeded, cand=one), device, stack) for one in settings]
     one, began = comparisons[0], time.monotonic()
     _refuse(comparisons, home)
@@ -86,7 +86,7 @@ def _refuse(comparisons: Sequence[Comparison], home: Home) -> None:
         named = f"{comparison.spec.lever}={comparison.spec.cand}"
         for reason in comparison.unmet:
             raise BadParameter(f"{named} cannot run here: {reason}", cure="leave it out of --cand")
-        fresh = ab_run.frozen_for(comparison, home).fresh_interpreter
+        fresh = run_setup.frozen_for(comparison, home).fresh_interpreter
         if fresh:
             raise BadParameter(
                 f"no screen inside one process: {fresh}", cure="measure it without --screen"
@@ -109,10 +109,10 @@ def _check_room(
 def _measured(
     one: Comparison, settings: Sequence[str], home: Home, seconds: float, listener: Listener
 ) -> TaskResult:
-    frozen = ab_run.frozen_for(one, home)
+    frozen = run_setup.frozen_for(one, home)
     visit_s = one.workload.needs(one.spec.parameters, one.device.facts).seconds_per_sample
     fewest_s = FEWEST_ROUNDS * (len(settings) + 1) * visit_s
-    limit_s = ab_run.time_limit_s(one) + SLACK * max(seconds, fewest_s)
+    limit_s = run_setup.time_limit_s(one) + SLACK * max(seconds, fewest_s)
     task = Task(
         kind="screen",
         arm="ref",

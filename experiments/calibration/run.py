@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from experiments import ab_run, environment, locks, preflight, resuming
+from experiments import environment, locks, preflight, resuming, run_setup
 from experiments.calibration.policies import policies_of
 from experiments.calibration.rates import (
     FEWEST_BLOCKS,
@@ -152,7 +152,7 @@ def _resume(request: CalibrateRequest, home: Home) -> tuple[Spool, Device]:
     with contextlib.ExitStack() as unless_it_goes_on:
         unless_it_goes_on.callback(spool.close)
         resuming.refuse_other_calibration(request, loaded.record)
-        device = ab_run.same_device(loaded.record)
+        device = run_setup.same_device(loaded.record)
         unless_it_goes_on.pop_all()
     return spool, device
 
@@ -187,7 +187,7 @@ def _executor(
 ) -> Iterator[tuple[Executor | Lanes, Sampler]]:
     workload = workloads.get(spec.workload)
     frozen = _frozen(spec, device, workload, home)
-    limit_s = ab_run.hung_after_s(spec, workload, device)
+    limit_s = run_setup.hung_after_s(spec, workload, device)
     with (
         Sampler(probe_for(device)) as sampler,
         executor_for(spec, frozen, home.work, time_limit_s=limit_s, sampler=sampler) as executor,

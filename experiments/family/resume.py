@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from experiments import ab_run, prepare
+from experiments import prepare, run_setup
 from experiments.environment import Device
 from experiments.family import store as family_store
 from experiments.family.records import FamilyHead
@@ -37,7 +37,7 @@ def members_of(
     for setting, run_id in head.runs:
         spool, loaded = Spool.resume(folder, run_id)
         spools.enter_context(spool)
-        device = device or ab_run.same_device(loaded.record)
+        device = device or run_setup.same_device(loaded.record)
         member = Member(setting, prepare.again(loaded.record.spec, device), spool)
         _as_read(member, loaded.record)
         found.append(member)

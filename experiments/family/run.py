@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from experiments import ab_run, environment, preflight, prepare
+from experiments import environment, preflight, prepare, run_setup
 from experiments.candidates import usual
 from experiments.decide.order import decide_before_timing
 from experiments.environment import Device
@@ -147,7 +147,7 @@ def _resolve(
     device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     seeded = replace(request, seed=seed_of(request, settings))
     first = prepare.compare(replace(seeded, cand=settings[0]), device)
-    stack = ab_run.stack_for(registry, first, listener, request.beside)
+    stack = run_setup.stack_for(registry, first, listener, request.beside)
     looks = looks_of_family(prepare.looks_up_to(request.max_pairs)[-1])
     budget_s = None if request.budget_s is None else request.budget_s * BUDGET_SHARE
     comparisons = tuple(
@@ -191,7 +191,7 @@ def _begin(
     here = environment.describe(selection.device, frozen.recorded(), frozen.removed, frozen.facts())
     members = []
     for comparison in selection.comparisons:
-        head = ab_run.head_of(comparison, here).model_copy(update={"kind": "family"})
+        head = run_setup.head_of(comparison, here).model_copy(update={"kind": "family"})
         spool = spools.enter_context(Spool.create(folder, head))
         members.append(Member(comparison.spec.cand, comparison, spool))
     begun = FamilyHead(
@@ -206,7 +206,7 @@ def _begin(
 
 def _frozen(selection: Selection, home: Home) -> FrozenEnvironment:
     """One environment for all; where one setting needs fresh interpreters, all get them."""
-    found = [ab_run.frozen_for(comparison, home) for comparison in selection.comparisons]
+    found = [run_setup.frozen_for(comparison, home) for comparison in selection.comparisons]
     return next((one for one in found if one.fresh_interpreter), found[0])
 
 
@@ -217,7 +217,7 @@ def _select(
     selection: Selection, members: list[Member], home: Home, listener: Listener, rounds: int
 ) -> tuple[str, int]:
     """Why the selection ended, and after how many rounds."""
-    frozen, limit_s = _frozen(selection, home), ab_run.time_limit_s(selection.one)
+    frozen, limit_s = _frozen(selection, home), run_setup.time_limit_s(selection.one)
     with measuring(selection.device, frozen, home, limit_s, listener) as (executor, sampler):
         sittings = _preliminaries(members, home, executor, sampler, listener)
         left = [member for member in members if member.living]

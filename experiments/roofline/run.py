@@ -6,7 +6,7 @@ bundle; a stack carries its own in its record.
 
 from __future__ import annotations
 
-from experiments import ab_run, held, naming, pipeline, prepare, profile_store
+from experiments import held, naming, pipeline, prepare, profile_store, run_setup
 from experiments.arms import levers_of
 from experiments.home import Home
 from experiments.profiling_records import Profile
@@ -67,9 +67,9 @@ def _stack(where: Home, run: str) -> StackRecord | None:
 
 def _of_run(where: Home, found: RunRecord, listener: Listener) -> Profile:
     """Profile the candidate of a run on the device on which it was measured."""
-    device = ab_run.same_device(found)
+    device = run_setup.same_device(found)
     comparison = prepare.again(found.spec, device)
-    frozen, limit_s = ab_run.frozen_for(comparison, where), ab_run.time_limit_s(comparison)
+    frozen, limit_s = run_setup.frozen_for(comparison, where), run_setup.time_limit_s(comparison)
     samples = [sample for sample in found.samples if sample.arm == "cand"]
     levers = levers_of(found.spec, "cand")
     listener.on_stage("profile", " + ".join(map(str, levers)) or "no lever")
@@ -87,7 +87,7 @@ def _of_stack(where: Home, stack: StackRecord, listener: Listener) -> Profile:
         )
     again = stack_run.resumable(stack)
     comparison = again.comparison(stack.spec.rows[stack.spec.whole])
-    frozen, limit_s = ab_run.frozen_for(comparison, where), ab_run.time_limit_s(comparison)
+    frozen, limit_s = run_setup.frozen_for(comparison, where), run_setup.time_limit_s(comparison)
     samples, arm = stack.of_whole, stack.spec.rows[stack.spec.whole].arm
     listener.on_stage("profile", stack.spec.rows[stack.spec.whole].name)
     with held.measuring(again.device, frozen, where, limit_s, listener, "a profile") as (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import ab_run, environment, locks, preflight
+from experiments import environment, locks, preflight, run_setup
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
 from experiments.home import Home, make_folder
@@ -123,7 +123,7 @@ def resumable(head: StackRecord) -> Stack:
 
 
 def _here(stack: Stack, home: Home) -> Environment:
-    frozen = ab_run.frozen_for(stack.comparison(stack.spec.rows[stack.spec.whole]), home)
+    frozen = run_setup.frozen_for(stack.comparison(stack.spec.rows[stack.spec.whole]), home)
     return environment.describe(stack.device, frozen.recorded(), frozen.removed, frozen.facts())
 
 
@@ -147,7 +147,7 @@ def _cells(
     for row in stack.spec.rows:
         comparison = stack.comparison(row)
         name = f"{head.stack_id}-{row.index:02d}"
-        first = ab_run.head_of(comparison, head.environment)
+        first = run_setup.head_of(comparison, head.environment)
         first = first.model_copy(update={"run_id": name, "kind": "stack"})
         cells.append(Cell(row, comparison.spec, spools.enter_context(_spool(folder, first))))
     return cells
@@ -206,7 +206,7 @@ def _measuring(
 ) -> Iterator[tuple[Executor | Lanes, Sampler]]:
     """Hold the device, with processes to start on it and a sampler that sees it."""
     spec, now = comparison.spec, datetime.now(UTC).isoformat()
-    frozen, limit_s = ab_run.frozen_for(comparison, home), ab_run.time_limit_s(comparison)
+    frozen, limit_s = run_setup.frozen_for(comparison, home), run_setup.time_limit_s(comparison)
     folder, uuids = home.device_locks, comparison.device.uuids
     purpose, on_wait = f"stack {spec.workload}", listener.on_warning
     with (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from experiments import ab_run, beside, environment, prepare
+from experiments import beside, environment, prepare, run_setup
 from experiments.prepare import Comparison
 from experiments.registry.store import Registry
 from experiments.requests import AbRequest, SilentListener
@@ -24,8 +24,8 @@ def test_they_are_the_stack_of_the_comparison_in_their_order(tmp_path: Path) -> 
     texts = ("fused_modulate", "segment_sum_broadcast=on")
     with Registry.open(tmp_path / "registry.db") as registry:
         listener = SilentListener()
-        found = ab_run.stack_for(registry, of("fused_gate_residual"), listener, texts)
-        assert ab_run.stack_for(registry, of("fused_gate_residual"), listener) == ()
+        found = run_setup.stack_for(registry, of("fused_gate_residual"), listener, texts)
+        assert run_setup.stack_for(registry, of("fused_gate_residual"), listener) == ()
     assert list(map(str, found)) == ["fused_modulate=on", "segment_sum_broadcast=on"]
     request = AbRequest("fused_gate_residual", workload="slat_flow", oracle="none")
     spec = prepare.compare(request, environment.find_device("cpu"), found).spec
@@ -46,7 +46,7 @@ def test_one_goes_before_the_same_lever_by_default(
     monkeypatch.setattr(listener, "on_warning", said.append)
     monkeypatch.setattr(Registry, "default_on_set", lambda *_: On())
     with Registry.open(tmp_path / "registry.db") as registry:
-        found = ab_run.stack_for(
+        found = run_setup.stack_for(
             registry, of("fused_gate_residual"), listener, ["tuned_gemm=narrow"]
         )
     assert list(map(str, found)) == ["tuned_gemm=narrow", "fused_modulate=on"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support import records_factory as factory
 
-from experiments import ab_run, heartbeat
+from experiments import heartbeat, run_setup
 from experiments.environment import find_device
 from experiments.home import Home
 from experiments.prepare import compare
@@ -79,10 +79,10 @@ def test_a_lever_that_compiles_is_announced_and_its_time_is_in_the_estimate(tmp_
     device, listener = find_device("cpu"), Heard()
     home = Home(tmp_path, tmp_path / "locks")
     compiled = compare(AbRequest("compile_slat_flow", workload="slat_flow", cand="on"), device)
-    ab_run.check_room(compiled, home, listener)
+    run_setup.check_room(compiled, home, listener)
     with_it = listener.estimate_s
     plain = compare(AbRequest("segment_sum_broadcast", workload="slat_flow"), device)
-    ab_run.check_room(plain, home, listener)
+    run_setup.check_room(plain, home, listener)
     assert with_it - listener.estimate_s == pytest.approx(
         heartbeat.COLD_PASSES * compile_seconds(compiled.lever)
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import ab_run, environment, prepare, spool_reader
+from experiments import environment, prepare, run_setup, spool_reader
 from experiments.home import Home, make_folder
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import GROUPS, GroupTime, Profile
@@ -85,9 +85,9 @@ class Machine:
     def _head(self, request: AbRequest, registry: Registry, listener: Listener) -> RunRecord:
         device = environment.find_device("cpu")
         alone = prepare.compare(request, device)
-        stack = ab_run.stack_for(registry, alone, listener)
+        stack = run_setup.stack_for(registry, alone, listener)
         comparison = prepare.compare(request, device, stack)
-        head = ab_run.head_of(comparison, environment.describe(device, {}, {}, {}))
+        head = run_setup.head_of(comparison, environment.describe(device, {}, {}, {}))
         self.now += timedelta(seconds=1)
         return head.model_copy(update={"created_at": self.now.isoformat()})
 
