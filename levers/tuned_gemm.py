@@ -2,9 +2,9 @@
 
 What changes: the callable of the site of the Linears. The original asks PyTorch for a product, and
 PyTorch takes the first algorithm that cuBLAS's heuristic names, unmeasured. Here the heuristic's
-first twelve proposals each run a few times on the very operands, in the warm-up, and the fastest is
-kept for that shape, form and dtype, if it is clearly faster than the first. The winners are among
-the facts of a sample, as an autotuner's are. Around the products it does what
+first twelve proposals each run a few times on the very operands, in the warm-up and under load, and
+the fastest is kept for that shape, form and dtype, if it is clearly faster than the first. The
+winners are among the facts of a sample, as an autotuner's are. Around the products it does what
 ``fused_linear_grads`` does, whose place it takes: weight and bias are rounded in one launch, and
 their gradients are written in fp32 without a cast. With the setting ``narrow`` a weight's gradient
 is written in bf16 and widened, as the original's: products that write 4 bytes an element are not

@@ -11,7 +11,7 @@ from levers.errors import StoreError
 from levers.kernels import cublaslt_tuning
 from levers.kernels.cublaslt_abi import Algorithm
 from levers.kernels.cublaslt_choices import Choices, folder_of
-from levers.kernels.cublaslt_tuning import best, interleaved_us
+from levers.kernels.cublaslt_tuning import best, interleaved_us, put_under_load
 
 
 def test_the_first_proposal_is_left_for_a_clear_gain_alone() -> None:
@@ -34,6 +34,21 @@ def test_the_rounds_go_over_all_candidates_and_the_median_is_taken() -> None:
     found = interleaved_us(calls, clock)
     assert order == ["a", "b"] * (1 + cublaslt_tuning.ROUNDS)
     assert found == [4.0, 5.0]
+
+
+def test_the_device_is_at_work_before_anything_is_timed() -> None:
+    asked = 0
+
+    def clock(call: Any) -> float:
+        nonlocal asked
+        asked += 1
+        return 1000.0
+
+    put_under_load(lambda: None, clock)
+    assert asked == cublaslt_tuning.LOAD_US / (1000.0 * cublaslt_tuning.IN_A_ROW)
+    asked = 0
+    put_under_load(lambda: None, lambda call: clock(call) * 1e-9)
+    assert asked == cublaslt_tuning.MOST_LOAD_CALLS
 
 
 def test_who_measures_at_the_same_time_takes_the_first_choice_too(tmp_path: Path) -> None:
