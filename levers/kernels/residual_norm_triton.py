@@ -6,8 +6,8 @@ one sample, with the rows that it needs next in flight. Forward: sum, rounded; n
 sum, rounded; two fp32 values a row. Backward: the norm's gradient, that of the stream beside it
 added, rounded once; from the rounded row the branch's; up to three fp32 sums in registers, which
 are the gradients of scale, shift and gate over the program's rows, and a second kernel sums the
-programs' partials. No atomics, so it repeats exactly. Each rounding is that of the two kernels
-apart (:mod:`.gate_residual_triton`, :mod:`.row_norm_triton`), which read the sum once more.
+programs' partials, in fp64. No atomics, so it repeats exactly. Each rounding is that of the two
+kernels apart (:mod:`.gate_residual_triton`, :mod:`.row_norm_triton`), which read the sum once more.
 
 Bytes at N rows of C bf16 channels: the forward moves 8 NC (apart 10), the backward 12 NC with a
 gate (apart 14) and 8 NC without one (apart 8), and ``8 K C N / ROWS`` for K kinds of partials. At

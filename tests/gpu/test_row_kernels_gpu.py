@@ -129,10 +129,15 @@ def test_a_compiled_graph_holds_the_kernels_without_a_break(name: str) -> None:
         torch.autograd.grad(call(leaves, segments, case.dtype), leaves, grads)
         for call in (compiled, case.op.fused)
     )
-    # The stream leaves the graph as the view of an input: autograd sums its gradient outside.
-    bound = 0.0 if len(grads) == 1 else 2.0**-7
-    for ours, eager in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, eager, rtol=bound, atol=bound)
+    (ours, *rows), (eager, *same) = found, expected
+    if len(grads) == 1:
+        assert torch.equal(ours, eager)
+    else:
+        # The stream leaves the graph as the view of an input: autograd sums its gradient outside,
+        # where that of the norm is rounded, which may be large where the two cancel.
+        bound = 2.0**-7 * (2 * eager.float().abs() + grads[1].float().abs())
+        assert ((ours.float() - eager.float()).abs() <= bound).all()
+    assert all(map(torch.equal, rows, same))
 
 
 @pytest.mark.parametrize("name", ["modulate", "affine_norm"])
