@@ -3,11 +3,11 @@
     python -m benchmarks.mxfp4_instructions [--rows 1] [--inputs 2560] [--gate] 1x4x5 1x8x2 ...
 
 Each cut (tiles x warps x depth) is compiled by Triton's own compiler and taken apart by the
-``nvdisasm`` that comes with it. Printed are registers, all instructions, those of the loop over
-steps (none where one round is enough), both for a weight and lane, and those that exchange data
-between threads, of which the loop must have none: the words are stored in the order of the
-operands. An SM's four schedulers have time for 3.7 instructions a weight where 132 of them read
-4.3 TB/s at 1.76 GHz.
+``nvdisasm`` that comes with it. Printed are registers; all instructions and those of the loop over
+steps (none where one round is enough), for a weight and lane; those that exchange data between
+threads, of which the loop must have none, since words are stored in the order of the operands; and
+the loads in front of the first product, which are on their way together. An SM's four schedulers
+have time for 3.7 instructions a weight where 132 of them read 4.3 TB/s at 1.76 GHz.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from levers.kernels.mxfp4_layout import UNIT_INPUTS
 
 UNIT_WEIGHTS = 64
 """Of a lane in a unit of 16 x 128."""
-EXCHANGES = ("SHFL", "STS", "LDS", "LDSM", "STSM", "BAR")
+EXCHANGES = ("SHFL", "STS", "LDS", "LDSM", "STSM")
 LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)[^;]*;")
 LABEL, TARGET = re.compile(r"^\s*(\.L_\w+):"), re.compile(r"BRA\S*\s+`\((\.L_\w+)\)")
 POINTERS = {
@@ -48,12 +48,15 @@ class Counts:
         all: by name, of the whole kernel.
         loop: by name, of the longest loop; empty where there is none.
         weights: of a lane in one pass through the loop, or in all without one.
+        asked_first: loads from memory in front of the first product, in the loop or, without one,
+            in the kernel.
     """
 
     registers: int
     all: Mapping[str, int]
     loop: Mapping[str, int]
     weights: int
+    asked_first: int
 
     @property
     def a_weight(self) -> float:
@@ -138,7 +141,15 @@ def counted(code: str, fixed: Mapping[str, Any], inputs: int) -> Counts:
     loop = max(loops, key=len)
     steps = fixed["D"] if loop else -(-inputs // UNIT_INPUTS) // fixed["W"]
     weights = UNIT_WEIGHTS * fixed["M"] * steps
-    return Counts(registers, collections.Counter(names), collections.Counter(loop), weights)
+    body = loop or names
+    before = body[: body.index("HMMA")] if "HMMA" in body else body
+    return Counts(
+        registers,
+        collections.Counter(names),
+        collections.Counter(loop),
+        weights,
+        before.count("LDG"),
+    )
 
 
 def main(words: list[str] | None = None) -> None:
@@ -158,7 +169,8 @@ def main(words: list[str] | None = None) -> None:
         moved = {name: found.loop[name] for name in EXCHANGES if found.loop.get(name)}
         print(
             f"{text}: {found.registers} registers, {sum(found.all.values())} instructions, "
-            f"{sum(found.loop.values())} in the loop, {found.a_weight:.2f} a weight; "
+            f"{sum(found.loop.values())} in the loop, {found.a_weight:.2f} a weight, "
+            f"{found.asked_first} loads before the first product; "
             f"exchanges in the loop: {moved or 'none'}"
         )
 

@@ -13,7 +13,7 @@ operand was joined from parts, later two; both operands have the same, so that t
 Instructions for the 16 elements of two words, of a lane: 8 rotations (two of them by nothing, four
 multiplications by a power of two on the side of the FMA units), 9 logical, 8 multiplications of
 pairs in bf16 by the scale, which are exact. That is 1.6 for a weight; with loads, products, scales
-and the loop 2.4 (``python -m benchmarks.mxfp4_instructions 1x2x5``: 764 for 320 weights of a lane),
+and the loop 2.4 (``python -m benchmarks.mxfp4_instructions 1x4x1``: 155 for 64 weights of a lane),
 2.3 with two tiles a program; a whole program of five steps in one round takes 2.5. It was 3.9 where
 words were planes of inputs and operands went through shared memory. Reading at 4.3 TB/s leaves time
 for 3.7 on an SM's four schedulers.

@@ -30,6 +30,9 @@ from levers.kernels.mxfp4_triton import unit_product
 COLUMNS = (8, 16, 32)
 """Padded rows; 8 is the narrower side of a tensor core's product (mma m16n8k16)."""
 
+MOST_WARPS = 15
+"""Each has a barrier of its own, of the 16 of a program."""
+
 EARLY = {"": 0, "start": 1, "end": 2}
 """When a program lets the next launch begin: not at all, at its own start, after its products."""
 
@@ -72,13 +75,15 @@ def product(
         plan: another cut than the table's.
 
     Raises:
-        ValueError: rows, a gate or a place for squares that the kernel does not take.
+        ValueError: rows, a gate, a cut or a place for squares that the kernel does not take.
     """
     x_NC = x_NC if x_NC.stride(-1) == 1 else x_NC.contiguous()
     rows = x_NC.shape[0]
     outputs = weight.outputs // 2 if epilogue.gate else weight.outputs
     plan = plan or plan_of(outputs, weight.inputs, min(rows, COLUMNS[-1]), gate=epilogue.gate)
     _check(x_NC, weight, epilogue, plan.programs(outputs))
+    if plan.warps > MOST_WARPS:
+        raise ValueError(f"{plan.warps} warps a program; the kernel takes up to {MOST_WARPS}")
     out_NE = x_NC.new_empty((rows, outputs))
     for first in range(0, rows, COLUMNS[-1]):
         some = slice(first, first + COLUMNS[-1])

@@ -26,7 +26,7 @@ class Plan:
 
     Attributes:
         tiles: of 16 outputs of one program, a power of two; gated, as many of each half.
-        warps: of one program, a power of two; they share its inputs.
+        warps: of one program, a power of two up to 8; they share its inputs.
         depth: steps of a warp whose weights are on their way at any time.
         early: programmatic dependent launch, where it is not empty: the first weights are asked for
             while the launch before still runs. ``start``: and the next launch may begin at once;

@@ -26,6 +26,11 @@ import triton.language as tl
 
 from levers.kernels.mxfp4_decode_triton import operand, paired
 
+OWN_BARRIER = tl.constexpr(
+    "{.reg .b32 own; mov.u32 own, %tid.x; shr.u32 own, own, 5; add.u32 own, own, 1; "
+    "bar.sync own, 32; mov.b32 $0, $1;}"
+)
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def gated(gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -107,14 +112,15 @@ def rows_loaded(  # type: ignore[no-untyped-def]
 def after_loads(first, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
     """The same number, for the machine only once the loads above are on their way.
 
-    Left to itself the assembler moves a load behind the last use of its registers' old content:
-    the load of one step would begin when it is waited for.
+    Left to itself the assembler puts a load off until its registers' old content is used up, or
+    multiplies what has come before it asks for the rest: a warp would wait for memory once a step.
+    It moves no load over a barrier. So each warp meets itself at one of its own (1 to 15, beside
+    that of the program), and the activations, without which nothing is multiplied, come after it.
     """
     if dtype == tl.bfloat16:
         first = tl.inline_asm_elementwise(
-            "bar.warp.sync 0xffffffff; mov.b32 $0, $1;", "=r,r", [first],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+            OWN_BARRIER, "=r,r", [first], dtype=tl.int32, is_pure=False, pack=1
+        )
     return first
 
 
@@ -127,8 +133,8 @@ def unit_sums(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Products of some tiles, fp32 [W, 16 M, N], those of each warp.
 
-    D steps' words are on their way at any time, and up to 8 rows of the next step's activations.
-    ONCE: there are no more than D steps.
+    D steps' words are on their way at any time. ONCE: there are no more than D steps; then the
+    activations are a step ahead, which they need not be in a loop with its barriers.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     words_ptr, codes_ptr, warp, codes_warp = unit_pointers(
@@ -145,17 +151,17 @@ def unit_sums(  # type: ignore[no-untyped-def]
         tl.extra.cuda.gdc_launch_dependents()
     if EARLY:
         tl.extra.cuda.gdc_wait()
-    AHEAD: tl.constexpr = W if N == 8 else 0
-    x = rows_loaded(x_ptr, inputs, 0, units, W, OLDER, RAGGED, PADDED)
     total = tl.full((W, 16 * M, N), 0.0, tl.float32)
     if ONCE:
+        at = after_loads(units * 0, dtype)
+        x = rows_loaded(x_ptr, inputs, at, units, W, OLDER, RAGGED, PADDED)
         for d in tl.static_range(D):
-            at = after_loads(d * W + units * 0, dtype)
             words, codes = ring[d]  # type: ignore[var-annotated]
             weights = operand(words, codes, W, M, OLDER, QUAD, dtype)
             right = paired(x, W, N, OLDER, QUAD)
             if d + 1 < D:
-                x = rows_loaded(x_ptr, inputs, at + W, units, W, OLDER, RAGGED, PADDED)
+                at += W
+                x = rows_loaded(x_ptr, inputs, at, units, W, OLDER, RAGGED, PADDED)
             total = tl.dot(weights, right, total, input_precision=PRECISION)
     else:
         for first in range(0, units, D * W):
@@ -164,14 +170,12 @@ def unit_sums(  # type: ignore[no-untyped-def]
                 at = first + d * W
                 new = loaded(words_ptr, codes_ptr, warp, codes_warp, at + D * W, units, RAGGED)
                 following = following + (new,)  # type: ignore[assignment]  # noqa: RUF005
-                next_x = rows_loaded(x_ptr, inputs, at + AHEAD, units, W, OLDER, RAGGED, PADDED)
-                after_loads(at, dtype)
+                at = after_loads(at, dtype)
+                x = rows_loaded(x_ptr, inputs, at, units, W, OLDER, RAGGED, PADDED)
                 words, codes = ring[d]
                 weights = operand(words, codes, W, M, OLDER, QUAD, dtype)
-                right = paired(x if N == 8 else next_x, W, N, OLDER, QUAD)
+                right = paired(x, W, N, OLDER, QUAD)
                 total = tl.dot(weights, right, total, input_precision=PRECISION)
-                if N == 8:
-                    x = next_x
             ring = following
     if EARLY == 2:
         tl.extra.cuda.gdc_launch_dependents()

@@ -17,19 +17,25 @@ from benchmarks.mxfp4_instructions import counted, disassembler
 MOST_A_WEIGHT = 2.6
 """Instructions a weight and lane; 3.9 where operands went through shared memory."""
 
+WORD_LOADS = 3
+"""Of a lane for a unit: words twice, codes once."""
 
-def test_the_loop_exchanges_nothing_and_decodes_in_few_instructions(tmp_path: Path) -> None:
+
+def test_the_loop_exchanges_nothing_decodes_in_few_instructions_and_asks_ahead(
+    tmp_path: Path,
+) -> None:
     if not disassembler().is_file():
         pytest.skip("this Triton comes without nvdisasm")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
-    command = [sys.executable, "-m", "benchmarks.mxfp4_instructions", "1x2x5"]
+    command = [sys.executable, "-m", "benchmarks.mxfp4_instructions", "1x4x1", "1x4x5"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    assert "exchanges in the loop: none" in found.stdout
-    a_weight = re.search(r"in the loop, ([\d.]+) a weight", found.stdout)
-    assert a_weight is not None
-    assert 1.5 < float(a_weight[1]) < MOST_A_WEIGHT
+    assert found.stdout.count("exchanges in the loop: none") == 2
+    counts = re.findall(r"in the loop, ([\d.]+) a weight, (\d+) loads", found.stdout)
+    assert all(1.5 < float(a_weight) < MOST_A_WEIGHT for a_weight, _ in counts)
+    assert int(counts[0][1]) >= WORD_LOADS
+    assert int(counts[1][1]) >= 5 * WORD_LOADS
 
 
 def test_a_loop_is_from_a_label_to_the_jump_back() -> None:
@@ -47,3 +53,4 @@ def test_a_loop_is_from_a_label_to_the_jump_back() -> None:
     assert sum(found.all.values()) == 5
     assert found.weights == 128
     assert found.a_weight == 3 / 128
+    assert found.asked_first == 0

@@ -67,7 +67,7 @@ def error(found: Tensor, true: Tensor) -> float:
 
 def plans(outputs: int, inputs: int, rows: int) -> Iterator[Plan]:
     yield plan_of(outputs, inputs, min(rows, 32), gate=False)
-    for cut in ((1, 1, 1), (1, 4, 2), (2, 4, 4), (4, 4, 1), (1, 16, 5), (2, 8, 3), (1, 8, 10)):
+    for cut in ((1, 1, 1), (1, 4, 2), (2, 4, 4), (4, 4, 1), (1, 8, 5), (2, 8, 3), (1, 8, 10)):
         yield Plan(*cut)
     yield Plan(1, 8, 2, "start")
     yield Plan(1, 8, 4, "end")

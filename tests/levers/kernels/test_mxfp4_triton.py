@@ -122,6 +122,8 @@ def test_what_the_kernel_does_not_take_is_an_error() -> None:
         product(x, weight, Epilogue())
     with pytest.raises(ValueError, match="whole tiles"):
         product(x[:2], weight, Epilogue(gate=True))
+    with pytest.raises(ValueError, match="16 warps"):
+        product(x[:2], weight, Epilogue(), Plan(1, 16))
     with pytest.raises(ValueError, match="squares"):
         product(x[:2], weight, Epilogue(squares_TN=torch.zeros(4, 3)))
 
