@@ -46,7 +46,7 @@ class _Job:
     crowded: bool = False
     alone: bool = False
     result: TaskResult | None = None
-    error: ServerDied | None = None
+    error: BaseException | None = None
 
 
 class Crew:
@@ -116,6 +116,7 @@ class Crew:
 
         Raises:
             ServerDied: what starts the processes ended.
+            OSError: a task cannot be written, or its result read.
         """
         with self._changed:
             job = self._known(task)
@@ -140,11 +141,12 @@ class Crew:
 
     def _work(self, hand: Hand) -> None:
         while (job := self._take()) is not None:
-            result, error = None, None
+            result: TaskResult | None = None
+            error: BaseException | None = None
             try:
                 result = hand.run(job.task).result
-            except ServerDied as died:
-                error = died
+            except BaseException as raised:  # noqa: BLE001 - handed to the caller's thread
+                error = raised
             self._put_back(job, result, error)
 
     def _take(self) -> _Job | None:
@@ -175,9 +177,9 @@ class Crew:
     def _running(self) -> list[_Job]:
         return [job for job in self._jobs if job.state == "running"]
 
-    def _put_back(self, job: _Job, result: TaskResult | None, error: ServerDied | None) -> None:
+    def _put_back(self, job: _Job, result: TaskResult | None, error: BaseException | None) -> None:
         """Keep how a job ended; one that failed beside others waits to be run again alone."""
-        failed = result is None or result.failure is not None
+        failed = isinstance(error, ServerDied) or (result is not None and bool(result.failure))
         with self._changed:
             if failed and job.crowded and not job.alone and not self._closed:
                 job.alone, job.state = True, "waiting"

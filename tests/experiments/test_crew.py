@@ -179,6 +179,19 @@ def test_a_server_that_dies_is_the_callers_to_hear() -> None:
         run(task("a"))
 
 
+def test_what_a_thread_cannot_do_is_the_callers_to_hear_and_keeps_nobody_waiting() -> None:
+    def does(task: Task, bench: Bench) -> TaskResult:
+        if task.arguments["name"] == "a":
+            raise OSError(28, "No space left on device")
+        return answer(task, bench)
+
+    with crew(Bench(does), 2) as run:
+        run.ahead([task("a"), task("b")])
+        with pytest.raises(OSError, match="No space left"):
+            run(task("a"))
+        assert name_of(run(task("b"))) == "b"
+
+
 def test_what_nobody_asked_for_is_ended_at_the_end() -> None:
     def does(task: Task, bench: Bench) -> TaskResult:
         bench.gate.wait(60.0)
