@@ -155,7 +155,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise BadParameter(
             f"cannot read the bundle {path}: {error.strerror}", cure="check the path"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, f"it is no JSON ({error})") from error
     if not isinstance(bundle, dict) or bundle.get("format") != FORMAT:
         raise StoreError(

@@ -65,7 +65,7 @@ class DefaultState(Value):
     """What ships in one scope, since which run, and what a reader must know beside it.
 
     ``ships`` is the setting in force. ``flags`` are shown wherever the state is; ``notes`` explain
-    them, one line each.
+    them, one line each. ``beside`` are the other levers that were on in the run that decided.
     """
 
     scope: Scope
@@ -79,6 +79,7 @@ class DefaultState(Value):
     flags: tuple[Flag, ...] = ()
     notes: tuple[str, ...] = ()
     override: Override | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -146,6 +147,7 @@ def derive_state(
         flags=tuple(flag for flag, _ in notes),
         notes=tuple(text for _, text in notes),
         override=said,
+        beside=latest.on_set if latest else (),
     )
 
 
@@ -216,25 +218,50 @@ def on_set(states: Iterable[DefaultState]) -> OnSet:
     """The levers that are on together: one setting a lever, the one decided last.
 
     Only settings measured against ``off`` count: a verdict of one setting over another says
-    nothing about the lever's worth. What is left out is named.
+    nothing about the lever's worth. Nor does a verdict with a lever beside that is not on here say
+    anything about a state without it, unless a person did. What is left out is named.
     """
-    chosen: dict[str, DefaultState] = {}
-    left_out: list[tuple[str, str]] = []
     eligible = [one for one in states if one.state == "on" and one.scope.ref == "off"]
-    for state in sorted(eligible, key=lambda one: (one.decided_at, one.run_id)):
-        label = f"{state.scope.lever}={state.scope.setting}"
-        if not state.applies:
-            why = [
-                note for flag, note in zip(state.flags, state.notes, strict=True) if flag == "stale"
-            ]
-            left_out.append((label, f"stale: {why[0]}"))
-            continue
-        earlier = chosen.get(state.scope.lever)
-        if earlier is not None:
-            name = f"{earlier.scope.lever}={earlier.scope.setting}"
-            left_out.append((name, f"{label} was decided later"))
-        chosen[state.scope.lever] = state
-    settings = tuple(
-        LeverSetting(lever=name, setting=chosen[name].scope.setting) for name in sorted(chosen)
-    )
-    return OnSet(settings=settings, left_out=tuple(left_out))
+    eligible.sort(key=lambda one: (one.decided_at, one.run_id))
+    left_out = [(_label(one), f"stale: {_why_stale(one)}") for one in eligible if not one.applies]
+    able = [one for one in eligible if one.applies]
+    while alone := [
+        (one, absent) for one in _latest_of_each(able) if (absent := _absent(one, able))
+    ]:
+        left_out += [
+            (_label(one), f"measured beside {', '.join(absent)}, not on here")
+            for one, absent in alone
+        ]
+        able = [one for one in able if all(one is not other for other, _ in alone)]
+    kept = _latest_of_each(able)
+    latest = {one.scope.lever: one for one in kept}
+    left_out += [
+        (_label(one), f"{_label(later)} was decided later")
+        for one in able
+        if (later := latest[one.scope.lever]) is not one
+    ]
+    settings = (LeverSetting(lever=one.scope.lever, setting=one.scope.setting) for one in kept)
+    return OnSet(settings=tuple(settings), left_out=tuple(left_out))
+
+
+def _latest_of_each(ordered: Iterable[DefaultState]) -> list[DefaultState]:
+    """Of each lever the state that was decided last, by the levers' names."""
+    latest = {one.scope.lever: one for one in ordered}
+    return [latest[name] for name in sorted(latest)]
+
+
+def _absent(state: DefaultState, able: Iterable[DefaultState]) -> tuple[str, ...]:
+    """The levers that were on beside when this was measured and are not now, in any setting."""
+    if state.override is not None:
+        return ()
+    on = {one.scope.lever for one in able}
+    return tuple(one for one in state.beside if one.partition("=")[0] not in on)
+
+
+def _label(state: DefaultState) -> str:
+    return f"{state.scope.lever}={state.scope.setting}"
+
+
+def _why_stale(state: DefaultState) -> str:
+    both = zip(state.flags, state.notes, strict=True)
+    return next(note for flag, note in both if flag == "stale")

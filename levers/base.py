@@ -8,6 +8,7 @@ Torch is not imported here: the tensors of :class:`OpCase` are opaque to this mo
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OFF = "off"
+
+NUMBER = re.compile(r"-?[0-9]{1,18}")
+"""A setting from a range, as it is typed."""
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class Settings:
         if setting in self.names:
             return setting
         low, high = self.minimum, self.maximum
-        if low is not None and high is not None and setting.lstrip("-").isdigit():
+        if low is not None and high is not None and NUMBER.fullmatch(setting):
             if low <= int(setting) <= high:
                 return str(int(setting))
             raise BadSetting(

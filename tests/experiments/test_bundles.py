@@ -88,6 +88,13 @@ def test_a_bundle_cut_short_is_named(tmp_path: Path) -> None:
         bundles.read_bundle(path)
 
 
+def test_a_bundle_nested_too_deep_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="is damaged"):
+        bundles.read_bundle(path)
+
+
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b"\xff\xfe\xff")

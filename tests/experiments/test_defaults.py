@@ -135,6 +135,40 @@ def test_the_on_set_takes_one_setting_a_lever_and_names_what_it_leaves_out() -> 
     assert {name for name, _ in found.left_out} == {"fa2_nsplits_cap=auto", "old_lever=on"}
 
 
+def test_a_verdict_beside_others_puts_nothing_on_where_they_are_not_on() -> None:
+    other = Scope(**{**SCOPE.model_dump(), "lever": "other", "setting": "on"})
+    mine = derive_state(SCOPE, [run(2, on_set=("other=on",))])
+    found = on_set([mine])
+    assert found.settings == ()
+    assert found.left_out == (("fa2_nsplits_cap=auto", "measured beside other=on, not on here"),)
+    both = on_set([mine, derive_state(other, [run(1, scope=other)])])
+    assert [str(one) for one in both.settings] == ["fa2_nsplits_cap=auto", "other=on"]
+    gone = on_set([mine, derive_state(other, [off(1, scope=other)])])
+    assert gone.settings == ()
+
+
+def test_an_earlier_setting_that_was_measured_alone_stays_where_a_later_one_was_not() -> None:
+    three = SCOPE.model_copy(update={"setting": "3"})
+    later = derive_state(three, [run(2, scope=three, on_set=("other=on",))])
+    found = on_set([derive_state(SCOPE, [run(1)]), later])
+    assert [str(one) for one in found.settings] == ["fa2_nsplits_cap=auto"]
+    assert [name for name, _ in found.left_out] == ["fa2_nsplits_cap=3"]
+
+
+def test_what_was_measured_beside_a_lever_that_is_left_out_is_left_out_too() -> None:
+    second, third = (
+        Scope(**{**SCOPE.model_dump(), "lever": name, "setting": "on"}) for name in "bc"
+    )
+    states = [
+        derive_state(second, [run(2, scope=second, on_set=("absent=on",))]),
+        derive_state(third, [run(3, scope=third, on_set=("b=on",))]),
+    ]
+    assert on_set(states).settings == ()
+    said = Override(state="on", name="Ada", reason="measured by hand", at="2026-03-05")
+    applied = derive_state(second, [run(2, scope=second, on_set=("absent=on",))], said)
+    assert [str(one) for one in on_set([applied, states[1]]).settings] == ["b=on", "c=on"]
+
+
 def test_a_verdict_of_one_setting_over_another_puts_nothing_on() -> None:
     against_three = SCOPE.model_copy(update={"ref": "3"})
     state = derive_state(against_three, [run(1, scope=against_three)])

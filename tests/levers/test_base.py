@@ -105,7 +105,9 @@ def test_a_setting_comes_back_in_canonical_form(given: str, canonical: str) -> N
     assert SETTINGS.check("cap", given) == canonical
 
 
-@pytest.mark.parametrize("given", ["on", "0", "129", "-3", "1.5", "", "AUTO"])
+@pytest.mark.parametrize(
+    "given", ["on", "0", "129", "-3", "1.5", "", "AUTO", "--5", "²", "9" * 5000]
+)
 def test_a_setting_out_of_range_names_the_range(given: str) -> None:
     with pytest.raises(BadSetting, match=r"off \| auto \| 1\.\.128"):
         SETTINGS.check("cap", given)
