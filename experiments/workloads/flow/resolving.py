@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 LEAST: dict[str, int] = {"checkpointed": 0, "frozen": 0, "lengths_seed": 0, "warmup": 1}
 """Smallest legal value of the integer parameters; 1 where not listed."""
+
+NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def resolve(requested: Mapping[str, str], device_type: str, workload: str = SLAT) -> FlowConfig:
@@ -59,7 +62,7 @@ def _filled(config: FlowConfig) -> FlowConfig:
 
 def _integer(workload: str, name: str, text: str) -> int:
     least = LEAST.get(name, 1)
-    if not text.isdigit() or int(text) < least:
+    if not NUMBER.fullmatch(text) or int(text) < least:
         raise BadParameter(f"{workload}: {name}={text!r}", cure=f"use an integer from {least}")
     return int(text)
 

@@ -40,8 +40,9 @@ def test_the_grid_sets_the_tokens_of_both() -> None:
     assert FlowConfig.of(SS_FLOW.resolve({"grid": "5"}, CPU)).lengths == (125,) * 8
     wide = SLAT_FLOW.resolve({"size": "xl", "grid": "64", "cap": "32768", "bs": "2"}, H200)
     assert wide["cap"] == 32768
-    with pytest.raises(BadParameter, match="ss_flow: grid='0'"):
-        SS_FLOW.resolve({"grid": "0"}, CPU)
+    for text in ("0", "²", "9" * 5000):
+        with pytest.raises(BadParameter, match=f"ss_flow: grid='{text}'"):
+            SS_FLOW.resolve({"grid": text}, CPU)
 
 
 def test_parameters_of_an_older_record_get_their_neutral_values() -> None:
