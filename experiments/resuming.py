@@ -7,6 +7,7 @@ is let through.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from experiments import beside, environment, prepare
@@ -95,6 +96,12 @@ def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
         yield "--ref", request.ref, spec.ref
     if request.workload is not None:
         yield "--workload", request.workload, spec.workload
+    if request.device is not None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        asked = environment.find_device(
+            request.device, visible=visible, ranks=ranks_of(spec.parameters)
+        )
+        yield "--device", asked.facts.device, spec.device
     if request.seed is not None:
         yield "--seed", request.seed, spec.seed
     if request.oracle is not None:

@@ -70,6 +70,14 @@ def test_what_is_typed_as_it_was_the_first_time_is_let_through(options: dict[str
     resuming.refuse_other_run(asked(**options), run())
 
 
+def test_a_run_does_not_go_on_where_another_device_is_asked_for() -> None:
+    resuming.refuse_other_run(asked(device="cpu"), run(device="cpu"))
+    with pytest.raises(UsageError, match="has --device cuda:1, not cpu"):
+        resuming.refuse_other_run(asked(device="cpu"), run(device="cuda:1"))
+    with pytest.raises(UsageError, match="no device 'cuda:77'"):
+        resuming.refuse_other_run(asked(device="cuda:77"), run(device="cpu"))
+
+
 def test_levers_that_are_on_in_both_arms_may_be_named_again() -> None:
     stack = (LeverSetting(lever="fused_chain", setting="on"),)
     resuming.refuse_other_run(asked(beside=("fused_chain=on",)), run(stack=stack))
