@@ -126,6 +126,7 @@ def test_what_is_not_typed_is_left_to_the_pipeline(planned):
         ("ab", "Missing argument 'lever'; see levergate ab --help"),
         ("measure x", "No such command 'measure'"),
         ("ab x --budget 3x", "--budget '3x' is no time; write 90s, 3m or 1h30m"),
+        ("pr --lever x --post -1", "Invalid value for '--post'"),
         ("ab x --budget -3m", "--budget '-3m' is no time"),
         ("ab x --budget 0", "--budget '0' is no time"),
         ("ab x --set steps", "--set 'steps' has no key or no value; write --set key=value"),

@@ -177,7 +177,8 @@ def pr(
         str | None, typer.Option(help="Take the latest decided run of this lever.")
     ] = None,
     post: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Post to that pull request with gh.")
+        int | None,
+        typer.Option(metavar="NUMBER", min=1, help="Post to that pull request with gh."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

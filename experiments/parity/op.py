@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from experiments.parity import op_summary
 from experiments.parity.bench import BYTE_EXACT_REPEATS, Bench
 from experiments.parity.op_summary import summary
-from experiments.parity.results import not_run
+from experiments.parity.results import empty, not_run
 from experiments.parity_records import CaseResult, CheckResult
 from experiments.tasks import SHARE, Task, TaskResult
+from experiments.values import digest_of
 from levers import catalog
 from levers.base import OFF, OpCase
 from levers.policy import ParityClass
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from experiments.workloads.base import Session
 
 NAME = op_summary.NAME
+
+STATED = "op_cases_stated"
+"""Fact of a process that runs a share: the digest of the names of all cases."""
+
+OTHER_CASES = "the lever states other op cases in other processes: what was compared is not known"
 
 NO_CASES = "the lever states no op case for these settings: nothing was held against fp64 truth"
 
@@ -39,7 +45,10 @@ def check(bench: Bench) -> CheckResult:
     """
     if bench.parts == 1:
         return bench.probe("op", arguments(bench))
-    found = [bench.run(task).cases for task in ahead(bench)]
+    shares = [bench.run(task) for task in ahead(bench)]
+    if len({share.facts.get(STATED) for share in shares}) > 1:
+        return empty(NAME, OTHER_CASES)
+    found = [share.cases for share in shares]
     results = [one for row in itertools.zip_longest(*found) for one in row if one is not None]
     return summary(results, bench.spec.seed) if results else not_run(NAME, NO_CASES)
 
@@ -79,7 +88,8 @@ def shared(task: Task) -> TaskResult:
     if task.arguments.get("reference_only"):
         _references(task)
         return TaskResult()
-    return TaskResult(cases=_results(task))
+    stated = digest_of(" ".join(case.name for case in cases_of(task)))
+    return TaskResult(cases=_results(task), facts={STATED: stated})
 
 
 def _references(task: Task) -> None:

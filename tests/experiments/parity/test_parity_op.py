@@ -480,6 +480,21 @@ def test_processes_that_share_the_cases_find_what_one_finds(lever: FakeLever) ->
     assert op.check(bench) == op.probe(whole, None)
 
 
+def test_a_lever_that_states_other_cases_in_another_process_is_not_counted(
+    lever: FakeLever,
+) -> None:
+    calls = iter(range(100))
+
+    def stated(setting: str) -> tuple[OpCase, ...]:
+        return tuple(case(subtract, name=f"case {k}") for k in range(4 + next(calls)))
+
+    lever.cases = stated
+    bench = Bench(spec(), lever, FakeWorkload(), op.shared, "cpu", parts=2)
+    found = op.check(bench)
+    assert found.status == "empty"
+    assert "other op cases in other processes" in found.detail + found.worst
+
+
 def test_a_share_of_the_reference_alone_leaves_no_case(lever: FakeLever) -> None:
     assert op.shared(task(share="1/2", reference_only=True)) == TaskResult()
 
