@@ -9,9 +9,11 @@ process that fails beside others is run again alone, so that no failure is anoth
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,7 +28,7 @@ INTERRUPT_AGAIN_S = 1.0
 
 
 class Hand(Protocol):
-    """What one thread runs its tasks with (:class:`experiments.executor.Executor`)."""
+    """What runs one task at a time (:class:`experiments.executor.Executor`)."""
 
     def run(self, task: Task, timeout_s: float | None = None) -> Execution:
         """Run one task in a fresh process."""
@@ -53,7 +55,7 @@ class Crew:
     """Runs tasks on several hands; called with a task, it gives that task's result.
 
     Args:
-        hands: what the tasks run with, entered and left here; one thread for each.
+        hands: what the tasks run with, entered and left here; each runs one task at a time.
         size_of: the memory that a task may take, in the unit of ``room``.
         room: the memory there is; a task larger than that runs by itself.
     """
@@ -70,18 +72,14 @@ class Crew:
         self._closed = False
         self._stack = contextlib.ExitStack()
         self._waiting_hands = tuple(hands)
-        self._hands: list[Hand] = []
-        self._threads: list[threading.Thread] = []
+        self._free: list[Hand] = []
+        self._busy: list[Hand] = []
+        self._pool = ThreadPoolExecutor(max(1, len(hands)), thread_name_prefix="crew")
 
     def __enter__(self) -> Crew:
         with contextlib.ExitStack() as unless_all_start:
-            for waiting in self._waiting_hands:
-                self._hands.append(unless_all_start.enter_context(waiting))
+            self._free = [unless_all_start.enter_context(hand) for hand in self._waiting_hands]
             self._stack = unless_all_start.pop_all()
-        for hand in self._hands:
-            thread = threading.Thread(target=self._work, args=(hand,), name="crew", daemon=True)
-            self._threads.append(thread)
-            thread.start()
         return self
 
     def __exit__(
@@ -93,11 +91,11 @@ class Crew:
         """End what still runs: nobody asked for it."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
-        for hand, thread in zip(self._hands, self._threads, strict=True):
-            while thread.is_alive():
-                hand.interrupt()
-                thread.join(INTERRUPT_AGAIN_S)
+            while self._busy:
+                for hand in self._busy:
+                    hand.interrupt()
+                self._changed.wait(INTERRUPT_AGAIN_S)
+        self._pool.shutdown()
         self._stack.close()
 
     @property
@@ -109,7 +107,7 @@ class Crew:
         """Start these as soon as there is room; each answers one later call."""
         with self._changed:
             self._jobs += [_Job(task, self._size_of(task)) for task in tasks]
-            self._changed.notify_all()
+            self._start()
 
     def __call__(self, task: Task) -> TaskResult:
         """The result of the task, which is started now where it was not started ahead.
@@ -121,7 +119,7 @@ class Crew:
         with self._changed:
             job = self._known(task)
             job.awaited = True
-            self._changed.notify_all()
+            self._start()
             while job.state != "done":
                 self._changed.wait()
             self._jobs.remove(job)
@@ -139,29 +137,32 @@ class Crew:
         self._jobs.append(job)
         return job
 
-    def _work(self, hand: Hand) -> None:
-        while (job := self._take()) is not None:
-            result: TaskResult | None = None
-            error: BaseException | None = None
-            try:
-                result = hand.run(job.task).result
-            except BaseException as raised:  # noqa: BLE001 - handed to the caller's thread
-                error = raised
-            self._put_back(job, result, error)
+    def _start(self) -> None:
+        """Hand out what may start now; called with the lock held."""
+        while self._free and not self._closed and (job := self._next()) is not None:
+            hand = self._free.pop()
+            self._busy.append(hand)
+            job.state = "running"
+            running = self._running()
+            for one in running:
+                one.crowded |= len(running) > 1
+            future = self._pool.submit(hand.run, job.task)
+            future.add_done_callback(functools.partial(self._ended, job, hand))
 
-    def _take(self) -> _Job | None:
-        """The next job of a thread, waiting for one that may start; None at the end."""
+    def _ended(self, job: _Job, hand: Hand, future: Future[Execution]) -> None:
+        """Keep how a job ended; one that failed beside others waits to be run again alone."""
+        error = future.exception()
+        result = None if error is not None else future.result().result
+        failed = isinstance(error, ServerDied) or (result is not None and bool(result.failure))
         with self._changed:
-            while not self._closed:
-                job = self._next()
-                if job is not None:
-                    job.state = "running"
-                    running = self._running()
-                    for one in running:
-                        one.crowded |= len(running) > 1
-                    return job
-                self._changed.wait()
-        return None
+            self._busy.remove(hand)
+            self._free.append(hand)
+            if failed and job.crowded and not job.alone and not self._closed:
+                job.alone, job.state = True, "waiting"
+            else:
+                job.result, job.error, job.state = result, error, "done"
+            self._start()
+            self._changed.notify_all()
 
     def _next(self) -> _Job | None:
         """The first that may start now; what is asked for already comes first."""
@@ -176,13 +177,3 @@ class Crew:
 
     def _running(self) -> list[_Job]:
         return [job for job in self._jobs if job.state == "running"]
-
-    def _put_back(self, job: _Job, result: TaskResult | None, error: BaseException | None) -> None:
-        """Keep how a job ended; one that failed beside others waits to be run again alone."""
-        failed = isinstance(error, ServerDied) or (result is not None and bool(result.failure))
-        with self._changed:
-            if failed and job.crowded and not job.alone and not self._closed:
-                job.alone, job.state = True, "waiting"
-            else:
-                job.result, job.error, job.state = result, error, "done"
-            self._changed.notify_all()

@@ -6,8 +6,8 @@ Each has a server of its own; what is no pair (witness, parity) runs in the firs
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -89,24 +89,16 @@ class Lanes:
         """
         beginning, following = baton.arguments(self.frozen.other_cores)
         tasks = (_with(first, beginning), _with(second, following))
-        found: list[Execution | BaseException | None] = [None, None]
-
-        def run(index: int) -> None:
-            try:
-                found[index] = self._lanes[index].run(tasks[index], 2 * self.time_limit_s)
-            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-                found[index] = error
-
+        limit_s = 2 * self.time_limit_s
         self._sampler.begin(self.processes)
         seen: Mapping[str, Scalar] = {}
-        other = threading.Thread(target=run, args=(1,), name="lane", daemon=True)
         try:
-            other.start()
-            run(0)
-            other.join()
+            with ThreadPoolExecutor(1, thread_name_prefix="lane") as beside:
+                other = beside.submit(self._lanes[1].run, tasks[1], limit_s)
+                one = self._lanes[0].run(tasks[0], limit_s)
+                two = other.result()
         finally:
             seen = self._sampler.end()
-        one, two = (_taken(each) for each in found)
         if one.result.failure or two.result.failure:
             return self.run(first), self.run(second)
         return _own(one, seen), _own(two, seen)
@@ -123,13 +115,6 @@ def executor_for(
 
 def _with(task: Task, more: Mapping[str, object]) -> Task:
     return task.model_copy(update={"arguments": {**task.arguments, **more}})
-
-
-def _taken(found: Execution | BaseException | None) -> Execution:
-    if isinstance(found, BaseException):
-        raise found
-    assert found is not None, "a lane always answers"
-    return found
 
 
 def _own(execution: Execution, seen: Mapping[str, Scalar]) -> Execution:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from experiments.compilations import CompilationCounter
-from experiments.records import FailureKind
+from experiments.failure_kinds import kind_of
 from experiments.tasks import Task, TaskResult, Visit
 from experiments.workloads.base import Session
 from levers import catalog
@@ -21,8 +21,6 @@ from levers.handle import held
 
 FEWEST_ROUNDS = 2
 """One order and its reverse: a ramp or a position then falls on all settings alike."""
-
-KindOf = Callable[[BaseException], FailureKind]
 
 
 class Stages(Protocol):
@@ -46,9 +44,7 @@ def orders(settings: Sequence[str], rounds: int) -> Iterator[tuple[int, tuple[st
         yield number, tuple(settings) if number % 2 == 0 else tuple(reversed(settings))
 
 
-def screen(
-    task: Task, session: Session, stage: Stages, counter: CompilationCounter, kind_of: KindOf
-) -> TaskResult:
+def screen(task: Task, session: Session, stage: Stages, counter: CompilationCounter) -> TaskResult:
     """Visit each setting in each round; a setting that raises is left out from then on.
 
     Args:
@@ -57,7 +53,6 @@ def screen(
         session: built once, for all settings.
         stage: told at each visit, so that the setting that ends the process is known.
         counter: sees compilations inside a timed part.
-        kind_of: which kind of failure an exception is.
     """
     arguments = task.arguments
     lever = catalog.get(arguments["lever"])
@@ -72,7 +67,7 @@ def screen(
             if setting in failed:
                 continue
             stage.enter(f"screen {lever.name}={setting}, round {number}")
-            visit = _guarded(lever, setting, number, session, counter, kind_of)
+            visit = _guarded(lever, setting, number, session, counter)
             visits.append(visit)
             if visit.failure is not None:
                 failed.add(setting)
@@ -85,7 +80,6 @@ def _guarded(
     number: int,
     session: Session,
     counter: CompilationCounter,
-    kind_of: KindOf,
 ) -> Visit:
     """One visit; an exception of the setting is its failure, and the others go on."""
     try:

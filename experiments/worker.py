@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 from experiments import baton, global_state, screening, witnessing
 from experiments.autotuned import AUTOTUNED
 from experiments.compilations import CompilationCounter, autotune_winners
+from experiments.failure_kinds import kind_of
 from experiments.files import write_atomically
 from experiments.parity_records import CheckResult
-from experiments.records import FailureKind
 from experiments.tasks import SHARE, Measurement, Outputs, Task, TaskResult
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
 from levers import catalog
 from levers.base import Lever, claims, engaged
-from levers.errors import BadParameter, BadSetting, LeverConflict, NotRestored
+from levers.errors import LeverConflict, NotRestored
 
 if TYPE_CHECKING:
     from experiments.workloads.base import Session
@@ -44,9 +44,6 @@ PROBES = {
 
 SESSIONLESS = ("op", "memcheck")
 """Probes of the operation alone: they get no session."""
-
-OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
-"""How torch's CPU allocator and CUDA name it in a plain ``RuntimeError``."""
 
 
 class Stage:
@@ -92,22 +89,6 @@ def failure(error: BaseException, stage: str) -> TaskResult:
         message=f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
     )
-
-
-def kind_of(error: BaseException) -> FailureKind:
-    """Which kind of failure an exception is; ``sys.exit`` inside an arm is a crash."""
-    text = str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "out-of-memory"
-    if isinstance(error, (RuntimeError, OSError)) and any(s in text for s in OUT_OF_MEMORY_TEXTS):
-        return "out-of-memory"
-    if isinstance(error, NotRestored):
-        return "not-restored"
-    if isinstance(error, FloatingPointError):
-        return "not-finite"
-    if isinstance(error, (LeverConflict, BadParameter, BadSetting)):
-        return "unmet"
-    return "crashed"
 
 
 def _execute(task: Task, stage: Stage, born: float, join: Callable[[Session], None]) -> TaskResult:
@@ -196,7 +177,7 @@ def _do(
     if session is None:
         raise ValueError(f"a {task.kind} task needs a session")
     if task.kind == "screen":
-        return screening.screen(task, session, stage, counter, kind_of)
+        return screening.screen(task, session, stage, counter)
     if task.kind == "outputs":
         stage.enter("outputs")
         return TaskResult(outputs=_outputs(task, session))

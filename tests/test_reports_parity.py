@@ -12,6 +12,7 @@ from torch import Tensor
 
 from experiments import worker
 from experiments.decide.early import decide_before_timing
+from experiments.failure_kinds import kind_of
 from experiments.parity import determinism
 from experiments.parity.bench import Bench, Limits
 from experiments.parity.op_case import check_case
@@ -19,7 +20,6 @@ from experiments.parity.op_judge import Bar
 from experiments.parity_records import CaseResult, CheckResult
 from experiments.records import ArmFailure, Outcome
 from experiments.tasks import Outputs, Task
-from experiments.worker import kind_of
 from levers.base import OpCase
 from levers.policy import ParityClass
 from tests.support.evidence_factory import EXACT, evidence, failed, parity

@@ -11,7 +11,7 @@ from experiments.order_view import of_screen
 from experiments.screen_records import ScreenRecord, rows_of
 from experiments.screening import orders, screen
 from experiments.tasks import Measurement, Task, Visit
-from experiments.worker import Stage, kind_of
+from experiments.worker import Stage
 from levers.base import Site
 from levers.policy import Axis
 from tests.support import runs
@@ -64,7 +64,7 @@ def screened(*settings: str, seconds: float = 60.0, rounds: int = 4) -> tuple[Se
     spec = runs.spec("planted_several", "4")
     task = runs.task(spec, "screen", "ref", arguments=arguments)
     assert isinstance(task, Task)
-    return session, screen(task, session, Stage(None), CompilationCounter(), kind_of)
+    return session, screen(task, session, Stage(None), CompilationCounter())
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from experiments import compilations, global_state, worker
+from experiments.failure_kinds import kind_of
 from experiments.parity_records import CheckResult
 from experiments.tasks import Task, TaskResult
-from experiments.worker import Stage, execute, kind_of
+from experiments.worker import Stage, execute
 from levers.base import Site
 from levers.errors import BadParameter, LeverConflict, NotRestored
 from tests.support import runs

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from experiments.failure_kinds import kind_of
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
-from experiments.worker import kind_of
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.config import NAMED
 from experiments.workloads.decode.floor import stored_bytes
