@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -132,7 +133,7 @@ def main() -> int:
     asked = parser.parse_args()
     workload = workloads.get(asked.workload)
     requested = dict(one.split("=", 1) for one in asked.set)
-    device = find_device(asked.device)
+    device = find_device(asked.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     parameters = workload.resolve(requested, device.facts)
     module, name = workload.opener.split(":")
     opener = getattr(importlib.import_module(module), name)

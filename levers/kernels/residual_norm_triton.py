@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from levers.kernels.rounding_triton import left_out
+from levers.kernels.norm_of_row_triton import norm_gradient, norm_of_row, sample_row
 from levers.kernels.row_blocks_triton import row_block
 
 
@@ -51,17 +51,14 @@ def residual_norm_forward(  # type: ignore[no-untyped-def]
     PLUS_ONE: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """Sum and norm of ``ROWS`` rows of a sample.
-
-    ``EXACT``: mean and deviation with what their roundings left out, for rows kept in fp32.
-    """
+    """Sum and norm of ``ROWS`` rows of a sample."""
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     sample, first, last = row_block(tl.program_id(0), cu_ptr, rows, samples, ROWS, BLOCK_B, True)
-    scale = _row_of(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
-    shift = _row_of(shift_ptr + sample * shift_stride, columns, inside, False)
+    scale = sample_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
+    shift = sample_row(shift_ptr + sample * shift_stride, columns, inside, False)
     if GATED:
-        gate = _row_of(gate_ptr + sample * gate_stride, columns, inside, False)
+        gate = sample_row(gate_ptr + sample * gate_stride, columns, inside, False)
     count = tl.full((), channels, tl.float32)
     eps = tl.full((), eps, tl.float32)  # an fp64 value in a graph that Inductor compiled
     x_ahead = _row_at(x_ptr, first, x_stride, columns, first < last, channels)
@@ -78,28 +75,11 @@ def residual_norm_forward(  # type: ignore[no-untyped-def]
             out = (x + h).to(out_ptr.dtype.element_ty)
         at = tl.cast(row, tl.int64) * channels
         tl.store(out_ptr + at + columns, out, mask=inside)
-        wide = out.to(tl.float32)
-        mean = tl.div_rn(tl.sum(wide, axis=0), count)
-        gap = tl.where(inside, wide - mean, 0.0)
-        if EXACT:
-            gap = tl.where(inside, gap - tl.div_rn(tl.sum(gap, axis=0), count), 0.0)
-        variance = tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps
-        rstd = tl.rsqrt(variance)
-        rest = left_out(variance, rstd)
-        normed = tl.fma(gap, rstd, gap * rest) if EXACT else gap * (rstd + rest)
+        normed, mean, rstd = norm_of_row(out.to(tl.float32), inside, count, eps, EXACT)
         y = normed * scale + shift
         tl.store(y_ptr + at + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
         tl.store(mean_ptr + row, mean)
-        tl.store(rstd_ptr + row, rstd + rest)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _row_of(row_ptr, columns, inside, PLUS_ONE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A sample's row in fp32; ``1 + row`` is rounded to the row's dtype, as published."""
-    row = tl.load(row_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    if PLUS_ONE:
-        row = (1.0 + row).to(row_ptr.dtype.element_ty).to(tl.float32)
-    return row
+        tl.store(rstd_ptr + row, rstd)
 
 
 @triton.jit
@@ -107,18 +87,6 @@ def _row_at(ptr, row, stride, columns, there, channels):  # type: ignore[no-unty
     """A row of a matrix, or zeros where it is not there."""
     base = ptr + tl.cast(row, tl.int64) * stride
     return tl.load(base + columns, mask=columns < tl.where(there, channels, 0), other=0.0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _over(total, count, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A mean; correctly rounded it is a call that costs a program half of its registers again."""
-    return tl.div_rn(total, count) if EXACT else total / count
-
-
-@triton.jit
-def _add_both(a, b, c, d):  # type: ignore[no-untyped-def]
-    """Two sums in one walk across the warps, which is what a row waits for."""
-    return a + c, b + d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -154,15 +122,12 @@ def residual_norm_backward(  # type: ignore[no-untyped-def]
     SUMS: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """Gradients of ``ROWS`` rows of a sample, and the sums over them.
-
-    ``EXACT`` rounds the means correctly, for gradients kept in fp32.
-    """
+    """Gradients of ``ROWS`` rows of a sample, and the sums over them."""
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     slot = tl.program_id(0)
     sample, first, last = row_block(slot, cu_ptr, rows, samples, ROWS, BLOCK_B, True)
-    scale = _row_of(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
+    scale = sample_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
     count = tl.full((), channels, tl.float32)
     scale_sum = tl.full((BLOCK,), 0.0, tl.float32)
     shift_sum = tl.full((BLOCK,), 0.0, tl.float32)
@@ -173,7 +138,7 @@ def residual_norm_backward(  # type: ignore[no-untyped-def]
     if STREAM:
         stream_ahead = _row_at(stream_ptr, first, stream_stride, columns, first < last, channels)
     if GATED:
-        gate = _row_of(gate_ptr + sample * gate_stride, columns, inside, False)
+        gate = sample_row(gate_ptr + sample * gate_stride, columns, inside, False)
         gate_sum = tl.full((BLOCK,), 0.0, tl.float32)
         if SUMS:
             h_ahead = _row_at(h_ptr, first, h_stride, columns, first < last, channels)
@@ -187,9 +152,7 @@ def residual_norm_backward(  # type: ignore[no-untyped-def]
         grad_ahead = _row_at(grad_ptr, row + 1, grad_stride, columns, more, channels)
         mean_ahead = tl.load(mean_ptr + row + 1, mask=more, other=0.0)
         rstd_ahead = tl.load(rstd_ptr + row + 1, mask=more, other=0.0)
-        inner = grad * scale
-        total, along = tl.reduce((inner, inner * normed), 0, _add_both)
-        dx = rstd * (inner - _over(total, count, EXACT) - normed * _over(along, count, EXACT))
+        dx = norm_gradient(grad * scale, normed, rstd, count, EXACT)
         if STREAM:
             dx += stream_ahead.to(tl.float32)
             stream_ahead = _row_at(stream_ptr, row + 1, stream_stride, columns, more, channels)

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from levers.kernels.rounding_triton import left_out
+from levers.kernels.norm_of_row_triton import norm_gradient, norm_of_row, sample_row
 from levers.kernels.row_blocks_triton import (
     block_width,
     row_block,
@@ -48,19 +48,13 @@ def _forward(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK: tl.constexpr,
     SEGMENTED: tl.constexpr, PLUS_ONE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """``EXACT``: mean and deviation with what their roundings left out, for rows kept in fp32.
-
-    The deviation that is kept is the nearest fp32 value: a row's error is in all its terms of the
-    scale's gradient, which for an fp32 scale are rounded nowhere else as much.
-    """
     columns = tl.arange(0, BLOCK)
     inside = columns < channels
     sample, first, last = row_block(
         tl.program_id(0), cu_ptr, rows, samples, ROWS, BLOCK_B, SEGMENTED
     )
-    scale = _scale_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
-    shift_at = shift_ptr + sample * shift_stride + columns
-    shift = tl.load(shift_at, mask=inside, other=0.0).to(tl.float32)
+    scale = sample_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
+    shift = sample_row(shift_ptr + sample * shift_stride, columns, inside, False)
     x_at = x_ptr + first.to(tl.int64) * x_stride + columns
     y_at = y_ptr + first.to(tl.int64) * channels + columns
     ahead = tl.load(x_at, mask=columns < tl.where(first < last, channels, 0), other=0.0)
@@ -71,34 +65,12 @@ def _forward(  # type: ignore[no-untyped-def]
         x_at += x_stride
         filled = tl.where(first + step + 1 < last, channels, 0)
         ahead = tl.load(x_at, mask=columns < filled, other=0.0)
-        mean = tl.div_rn(tl.sum(x, axis=0), count)
-        gap = tl.where(inside, x - mean, 0.0)
-        if EXACT:
-            gap = tl.where(inside, gap - tl.div_rn(tl.sum(gap, axis=0), count), 0.0)
-        variance = tl.div_rn(tl.sum(gap * gap, axis=0), count) + eps
-        rstd = tl.rsqrt(variance)
-        rest = left_out(variance, rstd)
-        normed = tl.fma(gap, rstd, gap * rest) if EXACT else gap * (rstd + rest)
+        normed, mean, rstd = norm_of_row(x, inside, count, eps, EXACT)
         y = normed * scale + shift
         tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=inside)
         tl.store(mean_ptr + first + step, mean)
-        tl.store(rstd_ptr + first + step, rstd + rest)
+        tl.store(rstd_ptr + first + step, rstd)
         y_at += channels
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _scale_row(row_ptr, columns, inside, PLUS_ONE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A sample's scale in fp32; ``1 + scale`` is rounded to the scale's dtype, as published."""
-    scale = tl.load(row_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    if PLUS_ONE:
-        scale = (1.0 + scale).to(row_ptr.dtype.element_ty).to(tl.float32)
-    return scale
-
-
-@triton.jit
-def _add_both(a, b, c, d):  # type: ignore[no-untyped-def]
-    """Two sums in one walk across the warps, which is what a row waits for."""
-    return a + c, b + d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -133,7 +105,7 @@ def _backward(  # type: ignore[no-untyped-def]
     inside = columns < channels
     slot = tl.program_id(0)
     sample, first, last = row_block(slot, cu_ptr, rows, samples, ROWS, BLOCK_B, SEGMENTED)
-    scale = _scale_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
+    scale = sample_row(scale_ptr + sample * scale_stride, columns, inside, PLUS_ONE)
     scale_sum = tl.full((BLOCK,), 0.0, tl.float32)
     shift_sum = tl.full((BLOCK,), 0.0, tl.float32)
     count = tl.full((), channels, tl.float32)
@@ -161,13 +133,7 @@ def _backward(  # type: ignore[no-untyped-def]
         grad_ahead = tl.load(grad_at, mask=columns < filled, other=0.0)
         mean_ahead = tl.load(mean_ptr + first + step + 1, mask=more, other=0.0)
         rstd_ahead = tl.load(rstd_ptr + first + step + 1, mask=more, other=0.0)
-        inner = grad * scale
-        total, along = tl.reduce((inner, inner * normed), 0, _add_both)
-        if EXACT:
-            total, along = tl.div_rn(total, count), tl.div_rn(along, count)
-        else:  # a correctly rounded division takes 40 registers, and with them a third program
-            total, along = total / count, along / count
-        dx = rstd * (inner - total - normed * along)
+        dx = norm_gradient(grad * scale, normed, rstd, count, EXACT)
         if STREAM:
             dx += stream_ahead.to(tl.float32)
             stream_at += stream_stride
