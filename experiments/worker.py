@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import baton, global_state, screening, witnessing
 from experiments.autotuned import AUTOTUNED
-from experiments.compilations import CompilationCounter, autotune_winners
+from experiments.compilations import CompilationCounter, autotune_winners, end_compile_workers
 from experiments.failure_kinds import kind_of
 from experiments.files import write_atomically
 from experiments.parity_records import CheckResult
@@ -106,10 +106,13 @@ def _execute(task: Task, stage: Stage, born: float, join: Callable[[Session], No
         join(session)
     sites = {} if session is None else session.sites
     before = global_state.take(sites)
-    with _all_engaged(levers, sites, stage):
-        start_s = time.monotonic() - born - turns.waited_s
-        result = _do(task, session, stage, counter, turns)
-        stage.enter("disable")
+    try:
+        with _all_engaged(levers, sites, stage):
+            start_s = time.monotonic() - born - turns.waited_s
+            result = _do(task, session, stage, counter, turns)
+            stage.enter("disable")
+    finally:
+        end_compile_workers()
     changed = before.changed(global_state.take(sites))
     if changed and result.measurement is not None:
         raise NotRestored(f"the arm left changed: {'; '.join(changed)}")

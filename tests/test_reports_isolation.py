@@ -46,6 +46,19 @@ LEVERS = {
             subprocess.Popen(["sleep", "86398"], start_new_session=True)
         LEVER = Planted("forking", lambda found: named(found, "kernel=forking"), at_enable=enable)
     """,
+    "pooling": """
+        import os
+        import psutil
+        def enable():
+            from torch._inductor import async_compile, config
+            config.compile_threads, config.worker_start_method = 2, "subprocess"
+            async_compile.AsyncCompile.process_pool()
+            os.environ["TRITON_PTXAS_PATH"] = "/torch/bin/ptxas"
+            assert psutil.Process().children()
+        def wrap(found):
+            return named(found, "kernel=pooling")
+        LEVER = Planted("pooling", wrap, at_enable=enable)
+    """,
     "scribbling": """
         def wrap(found):
             def launch(x_NN, y_NN):
@@ -202,6 +215,13 @@ def test_a_variable_that_is_set_after_torch_was_loaded_is_refused(executor: Exec
 def test_a_process_that_an_arm_leaves_running_is_ended_and_named(executor: Executor) -> None:
     result = executor.run(runs.task(runs.spec("forking"))).result
     assert result.left_changed == ("1 processes left running",)
+
+
+def test_what_torch_compile_keeps_for_later_is_ended_and_is_no_levers_doing(
+    executor: Executor,
+) -> None:
+    result = executor.run(runs.task(runs.spec("pooling"))).result
+    assert (result.failure, result.left_changed) == (None, ())
 
 
 def test_a_run_whose_arm_leaves_something_behind_ends_as_leaked(

@@ -61,6 +61,34 @@ def test_a_tool_that_is_not_through_is_named_and_not_counted() -> None:
     assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, LATE), (), TAKEN).status == "not-run"
 
 
+ASKED = (
+    '========= Program hit CUDA_ERROR_INVALID_VALUE (error 1) due to "invalid argument" on CUDA '
+    "API call to cuGetProcAddress_v2.\n"
+    "=========     Saved host backtrace up to driver entry point at error\n"
+)
+
+
+def test_a_library_that_asks_for_functions_the_driver_lacks_is_no_error() -> None:
+    asked = Report(88, f"{ASKED * 34}{END}\n========= ERROR SUMMARY: 34 errors\n")
+    assert asked.errors == 0
+    assert asked.first_error == ""
+    assert judge(FOUND, all_tools(memcheck=asked), (), TAKEN).status == "passed"
+
+
+def test_an_error_beside_such_questions_counts_and_is_the_one_that_is_shown() -> None:
+    write = "========= Invalid __global__ write of size 4 bytes\n"
+    both = Report(88, f"{ASKED * 34}{write}{END}\n========= ERROR SUMMARY: 35 errors\n")
+    assert both.errors == 1
+    assert both.first_error.startswith("Invalid __global__ write")
+
+
+def test_questions_excuse_nothing_where_the_tool_gave_no_sum_or_the_cases_did_not_end() -> None:
+    assert Report(88, f"{ASKED * 34}{END}\n").errors == 1
+    assert Report(88, f"{ASKED * 34}========= ERROR SUMMARY: 34 errors\n").errors == 1
+    other = ASKED.replace("cuGetProcAddress_v2", "cuMemcpyAsync")
+    assert Report(88, f"{other}{END}\n========= ERROR SUMMARY: 1 errors\n").errors == 1
+
+
 def test_expandable_segments_are_taken_out_and_said() -> None:
     given = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64"}
     variables, stripped = sanitizer_environment(given)
