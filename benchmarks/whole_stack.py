@@ -14,7 +14,17 @@ from pathlib import Path
 from experiments.spec import LeverSetting
 from experiments.stack.prepare import policy_of, typed
 from levers import catalog
-from levers.base import OFF, Facts, Lever, OpCase, Settings, Site, claims
+from levers.base import (
+    OFF,
+    Facts,
+    KnownReport,
+    Lever,
+    OpCase,
+    Settings,
+    Site,
+    claims,
+    known_reports,
+)
 from levers.errors import UsageError
 from levers.policy import GatingPolicy
 from levers.source import source_digest
@@ -110,6 +120,11 @@ class Together:
                     said = f"{one}: {plan}"
                     found[axis] = f"{found[axis]}; {said}" if axis in found else said
         return found
+
+    def known_reports(self, setting: str) -> tuple[KnownReport, ...]:
+        """Those of all members."""
+        del setting
+        return tuple(r for one, lever in self._pairs() for r in known_reports(lever, one.setting))
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """The cases of all members, each named after its own."""

@@ -59,3 +59,28 @@ def problem_of(error: ValidationError) -> str:
     first = problems[0]
     where = ".".join(map(str, first["loc"])) or "the record"
     return f"{where}: {first['msg']} ({len(problems)} in all)"
+
+
+INPUTS_OVERWRITTEN = "inputs_overwritten"
+"""The fact of a sample that names those of its inputs which are not as drawn after its work."""
+
+
+def named_digests(digests: Mapping[str, str]) -> str:
+    """Digests of the parts of one thing as one, such as ``clean:31f2.. noise:77ab..``."""
+    return " ".join(f"{name}:{digest[:8]}" for name, digest in digests.items())
+
+
+def unlike(one: str, other: str) -> str:
+    """How two digests differ: the names of their parts if they have some; empty if they do not."""
+    if one == other:
+        return ""
+    mine, others = _parts(one), _parts(other)
+    if not mine or mine.keys() != others.keys():
+        return f"{one} and {other}"
+    return ", ".join(name for name in mine if mine[name] != others[name])
+
+
+def _parts(digest: str) -> dict[str, str]:
+    """Digest by name; empty where not every part has a name."""
+    words = [word.partition(":") for word in digest.split()]
+    return {name: value for name, _, value in words} if all(v for *_, v in words) else {}

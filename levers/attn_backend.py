@@ -32,11 +32,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from levers.base import OFF, Facts, OpCase, Settings, Site
+from levers.base import OFF, Facts, KnownReport, OpCase, Settings, Site
 from levers.kernels.attn_backend_needs import NEEDS, missing_packages
 from levers.policy import GatingPolicy, Guard, ParityClass
 
 SITE = "flow.attention"
+
+BULK_COPIES = KnownReport(
+    tool="racecheck",
+    kernel="flash_attncuteflash_bwd_sm90FlashAttentionBackwardSm90",
+    reason="it does not follow the barrier of raw bulk copies (log-sum-exp, row sums)",
+    source="flash-attention repository, AI/RACECHECK_TMA_HAZARD.md",
+)
+"""``cp.async.bulk`` with an mbarrier between warps, in a loop: the maintainers show the same
+reports for a minimal kernel of that kind, which go away with tensor-map copies or a barrier that
+the tool knows. FA4's backward on capability 9 copies both rows so (``flash_bwd_sm90.py``)."""
 
 PEAK_MEMORY_MARGIN = 0.01
 """Log ratio; allocated bytes repeat to the byte on CUDA."""
@@ -103,6 +113,10 @@ class AttnBackend:
             axis: ", ".join(f"{plan} x {count}" for plan, count in sorted(plans.items()))
             for axis, plans in site.observations.items()
         }
+
+    def known_reports(self, setting: str) -> tuple[KnownReport, ...]:
+        """Of FA4's backward."""
+        return (BULK_COPIES,) if setting == "fa4" else ()
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Self and cross attention, ragged and equal lengths, large scores, large means."""

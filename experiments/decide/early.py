@@ -189,8 +189,9 @@ def parity_notes(evidence: Evidence) -> Iterator[str]:
 
 
 def _remarkable(check: CheckResult) -> bool:
-    """A passed check that took judgement: near-ties, or a curve that only truth could settle."""
+    """A passed check that took judgement: near-ties, reports set aside, a curve held to truth."""
     if check.status != "passed":
         return False
     near_ties = check.name == "tokens" and check.detail and check.figures.get("near_ties", 1) != 0
-    return bool(near_ties) or "candidate_from_truth" in check.figures
+    set_aside = check.figures.get("reports_set_aside", 0) != 0
+    return bool(near_ties) or set_aside or "candidate_from_truth" in check.figures

@@ -11,6 +11,7 @@ from experiments.plan import LOSS_LIMIT
 from experiments.records import Arm, Decision, LostPair, Sample
 from experiments.states import ORACLE_MODE_FACT
 from experiments.stats import binomial_p
+from experiments.values import INPUTS_OVERWRITTEN, unlike
 from levers.policy import Axis
 
 UNEVEN_P = 0.05
@@ -65,8 +66,8 @@ def _inputs_differ(evidence: Evidence) -> Decision | None:
     for one, other in _side_by_side(evidence):
         place = f"pair {one.pair}: {one.arm} and {other.arm}"
         if one.inputs_digest != other.inputs_digest:
-            digests = f"{one.inputs_digest} and {other.inputs_digest}"
-            return invalid("inputs-differ", f"{place} worked on different inputs ({digests})")
+            apart = unlike(one.inputs_digest, other.inputs_digest) + overwritten_text(one, other)
+            return invalid("inputs-differ", f"{place} worked on different inputs ({apart})")
         if one.outputs_count != other.outputs_count and not _does_a_part(one, other):
             counts = f"{one.outputs_count} and {other.outputs_count}"
             return invalid(
@@ -75,6 +76,16 @@ def _inputs_differ(evidence: Evidence) -> Decision | None:
                 "a shorter answer is no speed-up",
             )
     return None
+
+
+def overwritten_text(*samples: Sample) -> str:
+    """Which samples' inputs were not as drawn any more after their work; empty where none."""
+    found = [
+        f"; {parts} overwritten during {one.arm}"
+        for one in samples
+        if (parts := one.telemetry.get(INPUTS_OVERWRITTEN))
+    ]
+    return "".join(found)
 
 
 def _does_a_part(whole: Sample, part: Sample) -> bool:

@@ -15,7 +15,7 @@ from experiments.parity.bench import Arms, Bench
 from experiments.parity.results import empty, failed, reference_fault
 from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs, Task
-from experiments.values import digest_of
+from experiments.values import digest_of, unlike
 from levers.policy import ParityClass
 
 NAME = "determinism"
@@ -96,8 +96,11 @@ def _fault(
     bad = nonfinite(refs)
     if bad:
         return reference_fault(name, "not-finite", f"reference: {bad}", counts=(0, runs))
-    if len({one.inputs_digest for one in (*refs, *cands)}) > 1:
-        return empty(name, "the processes did not work on the same inputs")
+    both = (*refs, *cands)
+    if len({one.inputs_digest for one in both}) > 1:
+        all_apart = (unlike(refs[0].inputs_digest, one.inputs_digest) for one in both)
+        apart = next(filter(None, all_apart))
+        return empty(name, f"the processes did not work on the same inputs ({apart})")
     unsteady = changing(refs)
     if unsteady and demands_bits:
         what = f"reference: {len(unsteady)} outputs differ between {len(refs)} equal runs"

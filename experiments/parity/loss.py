@@ -24,7 +24,7 @@ from experiments.parity.gradients import Verdict
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs, Task
-from experiments.values import Scalar, digest_of
+from experiments.values import Scalar, digest_of, unlike
 from levers.policy import ParityClass
 
 NAME = "loss"
@@ -130,7 +130,8 @@ def _fault(
         where = f"step {_first_apart(first.losses, again.losses)}"
         return reference_fault(name, "not-deterministic", what, where, (0, steps))
     if candidate.inputs_digest != first.inputs_digest:
-        return empty(name, "the arms did not train on the same batches")
+        apart = unlike(first.inputs_digest, candidate.inputs_digest)
+        return empty(name, f"the arms did not train on the same batches ({apart})")
     if len(candidate.losses) != steps:
         what = f"{len(candidate.losses)} losses, the reference has {steps}"
         return failed(name, what, "", (0, steps))

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from experiments.parity.memcheck_choice import chosen
 from experiments.parity.results import empty, failed, not_run
 from experiments.parity_records import CheckResult
 from experiments.tasks import Task
+from levers.base import KnownReport
 
 if TYPE_CHECKING:
     from experiments.workloads.base import Session
@@ -51,6 +52,11 @@ MOST_SHOWN = "1000"
 ENQUIRY = re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to cuGetProcAddress\w*\.")
 """A library that asks the driver for a function which this driver lacks (seen of the CUTLASS DSL's
 runtime, 34 times at its import). The answer is an error code; nothing was run by it."""
+
+COMPLAINT = re.compile(r"^=+ (?:Error|Warning): .*$", re.MULTILINE)
+"""The first line of what racecheck complains of; the second access follows in lines of its own."""
+
+SET_ASIDE = "reports_set_aside"
 
 END = "levergate: cases end"
 """Printed by the process under the sanitizer when it is through."""
@@ -101,6 +107,7 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
     if not cases:
         return not_run(NAME, op.NO_CASES)
     variables, stripped = sanitizer_environment(os.environ)
+    known = op.known_reports_of(task)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
         path.write_text(task.model_dump_json())
@@ -109,7 +116,7 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
         asked = [("memcheck", ["--control"]), *((tool, [str(path)]) for tool in TOOLS)]
         with ThreadPoolExecutor(len(asked)) as together:
             control, *reports = together.map(
-                lambda one: run_tool(sanitizer, one[0], one[1], variables), asked
+                lambda one: run_tool(sanitizer, one[0], one[1], variables, known), asked
             )
         descendants.sweep(spared=before)
     taken = len(chosen(cases)), len(cases)
@@ -132,18 +139,22 @@ def sanitizer_environment(variables: Mapping[str, str]) -> tuple[dict[str, str],
 
 
 class Report:
-    """What one tool said: ``errors`` is None where it was not through or could not start."""
+    """What one tool said: ``errors`` is None where it was not through or could not start.
 
-    def __init__(self, code: int | None, text: str) -> None:
+    ``set_aside`` counts the reports that the lever knows of, by what it says of them.
+    """
+
+    def __init__(self, code: int | None, text: str, known: Sequence[KnownReport] = ()) -> None:
         self.code, self.text = code, text
         self.finished = code is not None and END in text
         found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", text)
-        enquiries = len(ENQUIRY.findall(text))
-        counted = max(0, sum(map(int, found)) - enquiries)
+        self.set_aside = {one: _complaints_of(text, one.kernel) for one in known}
+        harmless = len(ENQUIRY.findall(text)) + sum(self.set_aside.values())
+        counted = max(0, sum(map(int, found)) - harmless)
         self.errors: int | None = None
         if self.finished or code == FOUND_ERRORS:
-            harmless = self.finished and bool(found) and enquiries > 0
-            self.errors = counted if code != FOUND_ERRORS or harmless else max(counted, 1)
+            excused = self.finished and bool(found) and harmless > 0
+            self.errors = counted if code != FOUND_ERRORS or excused else max(counted, 1)
 
     @property
     def first_error(self) -> str:
@@ -151,7 +162,10 @@ class Report:
         lines = [
             line.lstrip("= ")
             for line in self.text.splitlines()
-            if line.startswith("====") and not ENQUIRY.search(line)
+            if line.startswith("====")
+            and "SUMMARY" not in line
+            and not ENQUIRY.search(line)
+            and not any(one.kernel in line for one in self.set_aside)
         ]
         words = ("Invalid", "Error", "Race", "Uninitialized", "Barrier", "hazard", "Program hit")
         return next((line for line in lines if any(word in line for word in words)), "")
@@ -165,8 +179,17 @@ class Report:
         return f"ended with code {self.code}: {last[0][:160]}"
 
 
+def _complaints_of(text: str, kernel: str) -> int:
+    """Complaints whose first line names a kernel."""
+    return sum(kernel in line for line in COMPLAINT.findall(text))
+
+
 def run_tool(
-    sanitizer: str, tool: str, arguments: list[str], variables: Mapping[str, str]
+    sanitizer: str,
+    tool: str,
+    arguments: list[str],
+    variables: Mapping[str, str],
+    known: Sequence[KnownReport] = (),
 ) -> Report:
     """One tool over one process of the cases (or of the planted stray write)."""
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS)]
@@ -185,7 +208,8 @@ def run_tool(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         said.seek(0)
-        return Report(code, said.read().decode(errors="replace"))
+        text = said.read().decode(errors="replace")
+        return Report(code, text, [one for one in known if one.tool == tool])
 
 
 def judge(
@@ -213,6 +237,7 @@ def judge(
             f"{', '.join(answered) or 'no tool'} over {taken[0]} of {taken[1]} op cases, "
             "caching allocator off",
             *(f"expandable_segments taken out of {name}" for name in stripped),
+            *_set_aside(answered),
             *silent,
         ]
     )
@@ -234,5 +259,16 @@ def judge(
             "planted_errors_found": control.errors,
             "op_cases_taken": taken[0],
             "op_cases": taken[1],
+            SET_ASIDE: sum(sum(one.set_aside.values()) for one in answered.values()),
         },
     )
+
+
+def _set_aside(reports: Mapping[str, Report]) -> Iterator[str]:
+    for tool, report in reports.items():
+        for one, count in report.set_aside.items():
+            if count:
+                yield (
+                    f"{count} reports of {tool} on {one.kernel} set aside: {one.reason} "
+                    f"({one.source})"
+                )

@@ -21,7 +21,7 @@ from experiments.parity_records import CaseResult, CheckResult
 from experiments.tasks import SHARE, Task, TaskResult
 from experiments.values import digest_of
 from levers import catalog
-from levers.base import OFF, OpCase
+from levers.base import OFF, KnownReport, OpCase, known_reports
 from levers.policy import ParityClass
 
 if TYPE_CHECKING:
@@ -115,6 +115,17 @@ def _share_of(task: Task) -> tuple[OpCase, ...]:
     """The cases of this process: of all, or of every so manieth."""
     part, _, parts = str(task.arguments.get(SHARE, "0/1")).partition("/")
     return cases_of(task)[int(part) :: int(parts)]
+
+
+def known_reports_of(task: Task) -> tuple[KnownReport, ...]:
+    """What the lever under test says of sanitizers' reports, of whichever settings run."""
+    subject = task.subject
+    if subject is None:
+        return ()
+    lever = catalog.get(subject.lever)
+    settings = {str(task.arguments.get("ref", OFF)), subject.setting} - {OFF}
+    found = (one for setting in sorted(settings) for one in known_reports(lever, setting))
+    return tuple(dict.fromkeys(found))
 
 
 def cases_of(task: Task) -> tuple[OpCase, ...]:

@@ -14,7 +14,7 @@ from experiments.parity.results import empty
 from experiments.parity_records import CheckResult
 from experiments.spec import LeverSetting
 from experiments.tasks import Outputs, Task
-from experiments.values import digest_of
+from experiments.values import digest_of, unlike
 from levers.base import OFF
 from levers.policy import ParityClass
 
@@ -90,7 +90,8 @@ def judge(plain: Outputs, switched: Outputs, unsteady: list[str]) -> CheckResult
     if not keys:
         return empty(NAME, "no output of the plain process repeats itself: nothing to compare")
     if plain.inputs_digest != switched.inputs_digest:
-        return empty(NAME, "the processes did not work on the same inputs")
+        inputs = unlike(plain.inputs_digest, switched.inputs_digest)
+        return empty(NAME, f"the processes did not work on the same inputs ({inputs})")
     apart = [key for key in keys if plain.digests.get(key) != switched.digests.get(key)]
     left_out = f"; {len(unsteady)} that do not repeat themselves left out" if unsteady else ""
     return CheckResult(

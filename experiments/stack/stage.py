@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from experiments.arms import failure_of, sample_of, task_of, witness_of
 from experiments.conditions import Limits, fault_of, lost_cause
+from experiments.decide.samples import overwritten_text
 from experiments.executor import Execution
 from experiments.parity_records import ParityReport
 from experiments.plan import Run
@@ -27,6 +28,7 @@ from experiments.stack.records import Row, RowEvidence, StackSpec
 from experiments.stack.stats import whole_blocks
 from experiments.states import ORACLE_MODE_FACT
 from experiments.tasks import Task
+from experiments.values import unlike
 from experiments.witnessing import ARGUMENT
 
 CUT = "its block was cut; a block is measured without a break"
@@ -266,7 +268,8 @@ class Stage:
 def different_work(one: Sample, other: Sample) -> str:
     """How the work of two samples differs; empty where it is the same."""
     if one.inputs_digest != other.inputs_digest:
-        return "they worked on different inputs (another batch?)"
+        apart = unlike(one.inputs_digest, other.inputs_digest) + overwritten_text(one, other)
+        return f"they worked on different inputs ({apart})"
     if one.outputs_count != other.outputs_count:
         return f"{other.outputs_count} outputs against {one.outputs_count}"
     for name in WORK_FACTS:

@@ -5,8 +5,8 @@ Shapes: B samples, N packed tokens, L latent channels, M packed condition tokens
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,8 +127,23 @@ def draw_samples(
             the cross attention's parameters without a gradient, and their errors without a scale.
     """
     generator = torch.Generator().manual_seed(seed)
-    samples = tuple(_draw(config, tokens, generator, conditioned) for tokens in config.lengths)
+    with _one_thread():
+        samples = tuple(_draw(config, tokens, generator, conditioned) for tokens in config.lengths)
     return samples if order is None else tuple(samples[i] for i in order)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Draw alone: inputs must be equal to the bit, however many threads a process has.
+
+    How a loop is cut among threads may decide which of its elements the vector code takes.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def pack(
@@ -197,31 +212,3 @@ def flow_loss(
         )
         loss = F.mse_loss(out_NL.to(model.precision.norm), batch.velocity())
     return loss if batch.share == 1.0 else loss * batch.share
-
-
-def digest_tensors(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 (16 hex digits) of dtypes, shapes and bytes."""
-    sha = hashlib.sha256()
-    for tensor in tensors:
-        sha.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-        sha.update(raw.numpy().tobytes())
-    return sha.hexdigest()[:16]
-
-
-def batch_digest(*batches: Batch) -> str:
-    """Digest of everything that a step reads, however its samples are split into batches."""
-
-    def joined(part: Callable[[Batch], Tensor]) -> Tensor:
-        return torch.cat([part(batch).detach().cpu() for batch in batches])
-
-    return digest_tensors(
-        (
-            joined(lambda batch: batch.clean_NL),
-            joined(lambda batch: batch.noise_NL),
-            joined(lambda batch: batch.t_B),
-            joined(lambda batch: batch.cond),
-            joined(lambda batch: batch.layout.cu_seqlens.diff()),
-            joined(lambda batch: batch.cond_layout.cu_seqlens.diff()),
-        )
-    )

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from experiments.tasks import Gradient
-from experiments.workloads.flow.batch import digest_tensors, flow_loss, make_batch
+from experiments.workloads.flow.batch import flow_loss, make_batch
 from experiments.workloads.flow.config import FlowConfig
+from experiments.workloads.flow.inputs import digest_tensors
 from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.precision import TRUTH
 from experiments.workloads.flow.sites import Sites

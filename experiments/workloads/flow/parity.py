@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from experiments.tasks import Outputs
-from experiments.workloads.flow.batch import Sample, batch_digest, digest_tensors, draw_samples
+from experiments.workloads.flow.batch import Sample, draw_samples
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.gradients import compared, truth_gradients, truth_model
+from experiments.workloads.flow.inputs import batch_digest, digest_tensors
 from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.precision import PRECISIONS
 from experiments.workloads.flow.reduced import reduced

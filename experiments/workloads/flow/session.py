@@ -16,7 +16,7 @@ from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
 from experiments.workloads.base import Session, unpaced
 from experiments.workloads.flow import parity
-from experiments.workloads.flow.batch import batch_digest, draw_samples, make_batch
+from experiments.workloads.flow.batch import draw_samples, make_batch
 from experiments.workloads.flow.ceilings import (
     attention_flop_per_s,
     matmul_flop_per_s,
@@ -26,6 +26,7 @@ from experiments.workloads.flow.ceilings import (
 from experiments.workloads.flow.compiled import compile_facts
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.figures import step_values
+from experiments.workloads.flow.inputs import batch_digest, overwritten
 from experiments.workloads.flow.memory import largest_batch, step_bytes
 from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
 from experiments.workloads.flow.precision import PRECISIONS
@@ -139,6 +140,7 @@ class TrainingSession:
             "matmul": self.config.matmul,
             "threads": torch.get_num_threads(),
             "micro_batches": " ".join(str(len(one.layout.lengths)) for one in batches),
+            **overwritten(self.step().samples, batches),
             **self._memory_facts(),
             **compile_facts(),
         }

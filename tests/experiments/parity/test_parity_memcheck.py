@@ -9,9 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.whole_stack import together
 from experiments.parity import memcheck
 from experiments.parity.bench import Bench
 from experiments.parity.memcheck import END, Report, judge, run_tool, sanitizer_environment
+from levers import catalog
+from levers.base import KnownReport, known_reports
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec
 
 CLEAN = Report(0, f"{END}\n========= ERROR SUMMARY: 0 errors\n")
@@ -132,6 +135,8 @@ from experiments import descendants
 from experiments.parity import memcheck, op
 from experiments.tasks import Task
 from tests.experiments.parity.test_parity_memcheck_choice import numbered
+from levers import catalog
+from levers.base import KnownReport, known_reports
 
 memcheck.TOOL_LIMIT_S = 1.0
 memcheck.find_sanitizer = lambda: sys.argv[1]
@@ -159,3 +164,49 @@ def test_a_cuda_machine_without_the_sanitizer_says_so(monkeypatch: pytest.Monkey
     found = memcheck.check(Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), "cuda"))
     assert found.status == "not-run"
     assert "compute-sanitizer" in found.detail
+
+
+KNOWN = KnownReport(
+    "racecheck", "bwd_sm90", "it does not follow raw bulk copies", "upstream's note"
+)
+RACE = (
+    "========= Error: Race reported between Write access at kernel_bwd_sm90_object+0x1ab0\n"
+    "=========     and Read access at kernel_bwd_sm90_object+0x2b0 [64 hazards]\n"
+)
+
+
+def test_reports_that_a_lever_knows_of_are_set_aside_counted_and_named() -> None:
+    text = f"{RACE * 46}{END}\n========= RACECHECK SUMMARY: 46 hazards displayed (46 errors)\n"
+    assert Report(88, text).errors == 46
+    raced = Report(88, text, [KNOWN])
+    assert (raced.errors, raced.first_error) == (0, "")
+    found = judge(FOUND, all_tools(racecheck=raced), (), TAKEN)
+    assert found.status == "passed"
+    assert found.figures["reports_set_aside"] == 46
+    assert "46 reports of racecheck on bwd_sm90 set aside" in found.detail
+    assert "upstream's note" in found.detail
+
+
+def test_a_report_of_another_kernel_fails_beside_those_that_are_known() -> None:
+    other = RACE.replace("bwd_sm90", "our_kernel")
+    text = f"{RACE * 2}{other}{END}\n========= RACECHECK SUMMARY: 3 hazards displayed (3 errors)\n"
+    raced = Report(88, text, [KNOWN])
+    assert raced.errors == 1
+    assert "our_kernel" in raced.first_error
+    assert judge(FOUND, all_tools(racecheck=raced), (), TAKEN).status == "failed"
+
+
+def test_what_is_known_of_one_tool_excuses_no_other(fake_tool: Path) -> None:
+    known = [KnownReport("memcheck", "hazard", "", "")]
+    assert run_tool(str(fake_tool), "racecheck", ["t"], os.environ, known).errors == 1
+    known = [KnownReport("racecheck", "hazard", "", "")]
+    assert run_tool(str(fake_tool), "racecheck", ["t"], os.environ, known).errors == 0
+
+
+def test_only_the_fourth_backend_knows_of_reports_and_a_set_has_its_members() -> None:
+    lever = catalog.get("attn_backend")
+    assert [one.tool for one in known_reports(lever, "fa4")] == ["racecheck"]
+    assert known_reports(lever, "cudnn") == ()
+    assert known_reports(catalog.get("fused_modulate"), "on") == ()
+    both = together("fused_modulate=on", "attn_backend=fa4")
+    assert known_reports(both, "on") == known_reports(lever, "fa4")

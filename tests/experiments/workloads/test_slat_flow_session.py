@@ -10,13 +10,9 @@ import torch
 
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.flow.batch import (
-    batch_digest,
-    draw_samples,
-    flow_loss,
-    make_batch,
-)
+from experiments.workloads.flow.batch import draw_samples, flow_loss, make_batch, pack
 from experiments.workloads.flow.config import FlowConfig
+from experiments.workloads.flow.inputs import batch_digest, drawn_digest, overwritten
 from experiments.workloads.flow.layout import PackedLayout
 from experiments.workloads.flow.model import FlowModel
 from experiments.workloads.flow.names import AXES, BROADCAST, SITES
@@ -153,6 +149,25 @@ def test_batches_repeat_by_seed_and_reorder_by_sample() -> None:
     assert batch_digest(one) == batch_digest(again) != batch_digest(other)
     turned = make_batch(config, 1, "cpu", order=[2, 0, 1])
     assert torch.equal(turned.clean_NL[: config.lengths[2]], one.clean_NL[-config.lengths[2] :])
+
+
+def test_the_parts_of_a_batch_are_as_drawn_until_somebody_writes_into_one() -> None:
+    config = resolve(TINY, "cpu")
+    samples = draw_samples(config, 3)
+    batch = pack(config, samples, "cpu")
+    assert drawn_digest(samples) == batch_digest(batch)
+    assert overwritten(samples, [batch]) == {}
+    batch.noise_NL[0, 0] += 1
+    assert overwritten(samples, [batch]) == {"inputs_overwritten": "noise"}
+
+
+def test_samples_do_not_depend_on_the_number_of_threads() -> None:
+    found = set()
+    for threads in (1, 3, 2):
+        torch.set_num_threads(threads)
+        found.add(drawn_digest(draw_samples(resolve(TINY, "cpu"), 3)))
+        assert torch.get_num_threads() == threads
+    assert len(found) == 1
 
 
 def test_a_sample_carries_every_axis_and_its_raw_times() -> None:

@@ -1,0 +1,65 @@
+"""Digests of what a step works on, part by part: as drawn, and as it lies on the device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from experiments.values import INPUTS_OVERWRITTEN, named_digests, unlike
+from experiments.workloads.flow.batch import Batch, Sample
+
+
+def digest_tensors(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 (16 hex digits) of dtypes, shapes and bytes."""
+    sha = hashlib.sha256()
+    for tensor in tensors:
+        sha.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        sha.update(raw.numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def batch_digest(*batches: Batch) -> str:
+    """Digests of all that a step reads, however its samples are split into batches."""
+    return _digest(
+        {
+            "clean": [one.clean_NL for one in batches],
+            "noise": [one.noise_NL for one in batches],
+            "time": [one.t_B for one in batches],
+            "cond": [one.cond for one in batches],
+            "lengths": [one.layout.cu_seqlens.diff() for one in batches],
+            "cond_lengths": [one.cond_layout.cu_seqlens.diff() for one in batches],
+        }
+    )
+
+
+def drawn_digest(samples: Sequence[Sample]) -> str:
+    """The same of samples on the CPU: what :func:`batch_digest` gives of them in fp32."""
+    return _digest(
+        {
+            "clean": [one.clean for one in samples],
+            "noise": [one.noise for one in samples],
+            "time": [one.t[None] for one in samples],
+            "cond": [one.cond for one in samples],
+            "lengths": [torch.tensor([len(one.coords) for one in samples], dtype=torch.int32)],
+            "cond_lengths": [torch.tensor([len(one.cond) for one in samples], dtype=torch.int32)],
+        }
+    )
+
+
+def overwritten(samples: Sequence[Sample], batches: Sequence[Batch]) -> Mapping[str, str]:
+    """A fact where fp32 batches are not as drawn: an arm wrote into them, or a copy failed."""
+    apart = unlike(drawn_digest(samples), batch_digest(*batches))
+    return {INPUTS_OVERWRITTEN: apart} if apart else {}
+
+
+def _digest(parts: Mapping[str, Sequence[Tensor]]) -> str:
+    return named_digests(
+        {
+            name: digest_tensors([torch.cat([one.detach().cpu() for one in tensors])])
+            for name, tensors in parts.items()
+        }
+    )
