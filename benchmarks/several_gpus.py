@@ -196,6 +196,8 @@ def take_verdict(book: Book, options: argparse.Namespace) -> bool:
     words = [sys.executable, str(ROOT / "cli.py"), "ab", whole_stack.NAME, "--cand", whole_stack.ON]
     words += ["--workload", options.workload[0], "--device", options.device, "--oracle", "none"]
     words += ["--ranks", str(options.ranks), "--pairs", str(options.pairs), "--json", "--yes"]
+    if options.parity_jobs:
+        words += ["--parity-jobs", str(options.parity_jobs)]
     for name, value in settings.items():
         words += ["--set", f"{name}={value}"]
     home = Path(os.environ.get("LEVERGATE_HOME") or SCRATCH / "home")
@@ -242,6 +244,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--pairs", type=int, default=6, help="of the A/B")
+    parser.add_argument("--parity-jobs", type=int, help="groups of ranks at once in its parity")
     parser.add_argument("--ab-bs", type=int, default=8, help="batch of the A/B for each GPU")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds for this call")
     parser.add_argument("--rehearse", action="store_true", help="CPU, gloo, small")

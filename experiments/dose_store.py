@@ -10,14 +10,14 @@ from experiments.home import Home
 from experiments.registry.store import Registry
 from experiments.stack import store as stack_store
 from levers import catalog
-from levers.errors import UsageError
+from levers.errors import UnknownName, UsageError
 
 
 def stored(lever: str, over: str) -> list[tuple[str, list[Reading]]]:
     """What the lever's stored gains say over a parameter of the workload.
 
     Raises:
-        UnknownName: there is no such lever.
+        UnknownName: there is no such lever, or no such parameter in what is stored.
         UsageError: no two stored gains differ in that parameter alone.
     """
     where = pipeline.home(reading=True)
@@ -25,6 +25,9 @@ def stored(lever: str, over: str) -> list[tuple[str, list[Reading]]]:
         doses = [*_of_runs(registry, lever), *_of_stacks(where, lever)]
     if not doses:
         catalog.get(lever)
+    known = {name for one in doses for name in one.parameters}
+    if doses and over not in known:
+        raise UnknownName("parameter of the stored gains", over, known)
     found = readings(sorted(doses, key=lambda one: one.source), over)
     if not found:
         raise UsageError(

@@ -120,6 +120,8 @@ def test_the_command_reads_what_is_stored_and_gates(
     assert cli.main(["history", "--over", "frozen"]) == 2
     with Registry.open(tmp_path / "registry.db") as registry:
         registry.save(full)
+        assert cli.main([*words[:-1], "frosen"]) == 2
+        assert "did you mean 'frozen'?" in capsys.readouterr().err
         registry.save(_with_frozen(full))
     assert cli.main(words) == 5
     assert "the gain is not proven to fall" in capsys.readouterr().out
