@@ -134,7 +134,7 @@ def _arms(area: Any, curves: Curves) -> None:
     for name, values, colour, line, width in both:
         style = {"linestyle": line, "linewidth": width, "marker": marked}
         area.plot(curves.steps, values, color=colour, label=name, **style)
-    area.set_ylabel(curves.check)
+    area.set_ylabel("loss")
 
 
 def _differences(area: Any, curves: Curves) -> None:
