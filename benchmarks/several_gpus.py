@@ -47,6 +47,7 @@ from benchmarks.several_gpus_steps import (
     within,
 )
 from experiments.environment import cuda_devices, find_device, stack_versions
+from experiments.exit_codes import Exit
 from experiments.files import write_atomically
 from experiments.spec import LeverSetting
 from experiments.stack.prepare import typed
@@ -58,6 +59,9 @@ SCRATCH = Path(tempfile.gettempdir()) / "levergate-several-gpus"
 
 ROOT = Path(__file__).resolve().parents[1]
 UNFINISHED = 3
+
+DECIDED = (Exit.VERDICT, Exit.INCONCLUSIVE, Exit.INVALID)
+"""Exit codes of an A/B that came to an end; of any other there is nothing to keep."""
 
 LONGEST_STEP_S = {"cuda": 150.0, "cpu": 25.0}
 """Assumed of a step of this script until one of its kind has been measured."""
@@ -209,7 +213,10 @@ def take_verdict(book: Book, options: argparse.Namespace) -> bool:
     if done is None:
         return False
     code, out, err = done
-    answer = json.loads(out) if out.strip() else {"error": err.strip()}
+    if code not in DECIDED:
+        print(f"no verdict, exit code {code}: {out.strip()} {err.strip()}", flush=True)
+        return False
+    answer = json.loads(out)
     book.write("verdict", {"exit_code": code, "levers": options.ab_levers, **answer})
     print(f"verdict: {answer.get('outcome')} {answer.get('reason')} {err.strip()}", flush=True)
     return True

@@ -170,6 +170,23 @@ def test_a_run_is_interrupted_at_its_limit_so_that_it_can_go_on() -> None:
     assert within([sys.executable, "-c", "print(1)"], os.environ, 30.0) == (0, "1\n", "")
 
 
+def test_an_ab_that_came_to_no_end_is_told_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "home"))
+    words = ["--rehearse", "--ab-levers", "segment_sum_broadcast=on", "--pairs", "2"]
+    options = several_gpus.parsed([*words, "--out", str(tmp_path)])
+    book = several_gpus.Book.open(tmp_path, 100.0)
+    monkeypatch.setattr(several_gpus, "within", lambda *_: (2, "", "2 pairs cannot give a verdict"))
+    assert not several_gpus.take_verdict(book, options)
+    assert not book.has("verdict")
+    assert "2 pairs cannot give a verdict" in capsys.readouterr().out
+    answer = json.dumps({"outcome": "gated-OFF", "reason": "regression"})
+    monkeypatch.setattr(several_gpus, "within", lambda *_: (0, answer, ""))
+    assert several_gpus.take_verdict(book, options)
+    assert book.found["verdict"]["outcome"] == "gated-OFF"
+
+
 def test_the_table_shows_failures_and_the_published_memory() -> None:
     failed = row_of(point(bs=12), H200, TaskResult(failure="out-of-memory", message="no"), 1.0)
     assert "out-of-memory: no" in several_gpus.line(failed, [failed])
