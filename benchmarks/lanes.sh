@@ -1,31 +1,44 @@
 #!/usr/bin/env bash
-# One command for each GPU of a host, side by side: each sees its own GPU and has its own share of the
-# cores, so that comparisons do not meet. Output in $OUT/lane0.txt and so on; the worst exit code is
-# that of the script.
+# One command for each GPU of a host, side by side: each sees its own GPU (of those that are visible)
+# and has its own share of the cores, so that comparisons do not meet. Output in $OUT/lane0.txt and so
+# on; the worst exit code is that of the script, and ending the script ends the lanes.
 #   OUT=/tmp/out benchmarks/lanes.sh \
 #       'python3 -m benchmarks.h200_training --out $OUT/l0 --state /tmp/st0 --only whole' \
 #       'python3 -m benchmarks.h200_training --out $OUT/l1 --state /tmp/st1 --only levers'
 set -uo pipefail
-cd "$(dirname "$0")/.."
 : "${OUT:?set OUT to the folder for the results}"
+mkdir -p "$OUT"
+OUT=$(realpath "$OUT")
+export OUT
+cd "$(dirname "$0")/.." || exit
 if [ "$#" = 0 ]; then
     echo "usage: OUT=FOLDER benchmarks/lanes.sh COMMAND [COMMAND ...]" >&2
     exit 2
 fi
-cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-share=$((cores / $#))
+read -r -a cores < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)))')
+share=$((${#cores[@]} / $#))
 if [ "$share" = 0 ]; then
-    echo "$# lanes need $# cores, there are $cores" >&2
+    echo "$# lanes need $# cores, there are ${#cores[@]}" >&2
     exit 2
 fi
-mkdir -p "$OUT"
-pids=() lane=0 worst=0
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+    IFS=, read -r -a gpus <<<"$CUDA_VISIBLE_DEVICES"
+else
+    read -r -a gpus < <(seq -s ' ' 0 $(($# - 1)))
+fi
+if [ "${#gpus[@]}" -lt "$#" ]; then
+    echo "$# lanes need $# GPUs, CUDA_VISIBLE_DEVICES shows ${#gpus[@]}" >&2
+    exit 2
+fi
+set -m # each lane is a process group of its own, which can be ended as one
+pids=() worst=0
+trap 'for pid in "${pids[@]}"; do kill -TERM -- "-$pid" 2>/dev/null; done; exit 143' TERM INT
 for command in "$@"; do
-    first=$((lane * share))
-    CUDA_VISIBLE_DEVICES=$lane taskset -c "$first-$((first + share - 1))" \
+    lane=${#pids[@]}
+    mine=$(IFS=,; echo "${cores[*]:$((lane * share)):$share}")
+    CUDA_VISIBLE_DEVICES=${gpus[$lane]} taskset -c "$mine" \
         bash -c "$command" >"$OUT/lane$lane.txt" 2>&1 &
     pids+=($!)
-    lane=$((lane + 1))
 done
 for lane in "${!pids[@]}"; do
     wait "${pids[$lane]}"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
+
+WORKERS_LIMIT_S = 20.0
+"""They end within seconds, unless they hang."""
 
 
 class CompilationCounter:
@@ -57,11 +63,20 @@ class CompilationCounter:
 def end_compile_workers() -> None:
     """End the processes that torch.compile keeps for the next compilation; no lever started them.
 
-    They would end by themselves, but after this process, and be found running.
+    They would end by themselves, but after this process, and be found running. Those that hang are
+    left to whoever looks for processes that were left: nothing is raised, and no time is lost.
     """
     compiling: Any = sys.modules.get("torch._inductor.async_compile")
-    if compiling is not None:
-        compiling.shutdown_compile_workers()
+    if compiling is None:
+        return
+
+    def shut_down() -> None:
+        with contextlib.suppress(OSError, RuntimeError, subprocess.SubprocessError):
+            compiling.shutdown_compile_workers()
+
+    asked = threading.Thread(target=shut_down, daemon=True)
+    asked.start()
+    asked.join(WORKERS_LIMIT_S)
 
 
 def _products() -> Any:

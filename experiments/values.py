@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -74,13 +74,23 @@ def unlike(one: str, other: str) -> str:
     """How two digests differ: the names of their parts if they have some; empty if they do not."""
     if one == other:
         return ""
-    mine, others = _parts(one), _parts(other)
+    mine, others = parts_of(one), parts_of(other)
     if not mine or mine.keys() != others.keys():
         return f"{one} and {other}"
     return ", ".join(name for name in mine if mine[name] != others[name])
 
 
-def _parts(digest: str) -> dict[str, str]:
-    """Digest by name; empty where not every part has a name."""
+def parts_of(digest: str) -> dict[str, str]:
+    """Digest by name; empty where a part has no name or two have the same."""
     words = [word.partition(":") for word in digest.split()]
-    return {name: value for name, _, value in words} if all(v for *_, v in words) else {}
+    found = {name: value for name, _, value in words if value}
+    return found if len(found) == len(words) else {}
+
+
+def merged_digests(digests: Sequence[str]) -> str:
+    """Digests of several processes as one, by part where all of them have the same parts."""
+    parts = [parts_of(one) for one in digests]
+    if not parts[0] or any(one.keys() != parts[0].keys() for one in parts):
+        return digest_of(" ".join(digests))
+    names = parts[0]
+    return named_digests({name: digest_of(" ".join(one[name] for one in parts)) for name in names})

@@ -127,16 +127,20 @@ class OpCase:
     reorderings: tuple[Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], None], ...] = ()
 
 
+LEAST_NAME = 8
+"""Characters of a kernel's name that tell it from others."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnownReport:
-    """What a sanitizer is known to report of a kernel without there being a fault.
+    """What racecheck is known to report of a kernel without there being a fault.
 
     A lever whose kernels come from a library may name some as ``known_reports``. They are set aside
     where they appear, counted, and named in the verdict with the reason; any other report fails.
 
     Attributes:
-        tool: of compute-sanitizer, such as ``racecheck``.
-        kernel: a part of the kernel's name, as the tool prints it.
+        tool: of compute-sanitizer. Only racecheck names the kernel in its headline.
+        kernel: a part of the kernel's name, as the tool prints it; eight characters or more.
         reason: why it is none, in a few words.
         source: where that was established.
     """
@@ -145,6 +149,10 @@ class KnownReport:
     kernel: str
     reason: str
     source: str
+
+    def __post_init__(self) -> None:
+        if len(self.kernel) < LEAST_NAME:
+            raise ValueError(f"a known report names at least {LEAST_NAME} letters of its kernel")
 
 
 @runtime_checkable

@@ -99,7 +99,7 @@ def _fault(
     both = (*refs, *cands)
     if len({one.inputs_digest for one in both}) > 1:
         all_apart = (unlike(refs[0].inputs_digest, one.inputs_digest) for one in both)
-        apart = next(filter(None, all_apart))
+        apart = next(filter(None, all_apart), "")
         return empty(name, f"the processes did not work on the same inputs ({apart})")
     unsteady = changing(refs)
     if unsteady and demands_bits:

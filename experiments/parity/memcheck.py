@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +27,7 @@ from experiments.parity import op
 from experiments.parity.bench import Bench
 from experiments.parity.memcheck_choice import chosen
 from experiments.parity.results import empty, failed, not_run
+from experiments.parity.sanitizer_report import FOUND_ERRORS, MOST_SHOWN, Report
 from experiments.parity_records import CheckResult
 from experiments.tasks import Task
 from levers.base import KnownReport
@@ -40,26 +40,10 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SANITIZER = "compute-sanitizer"
 USUAL_FOLDER = "/usr/local/cuda/bin"
 
-FOUND_ERRORS = 88
-"""Exit code asked of the sanitizer where it found something."""
-
 TOOL_LIMIT_S = 150.0
 """A tool that is not through after this long is said to be unfinished, and is not counted."""
 
-MOST_SHOWN = "1000"
-"""Errors that a tool prints before it only counts on."""
-
-ENQUIRY = re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to cuGetProcAddress\w*\.")
-"""A library that asks the driver for a function which this driver lacks (seen of the CUTLASS DSL's
-runtime, 34 times at its import). The answer is an error code; nothing was run by it."""
-
-COMPLAINT = re.compile(r"^=+ (?:Error|Warning): .*$", re.MULTILINE)
-"""The first line of what racecheck complains of; the second access follows in lines of its own."""
-
 SET_ASIDE = "reports_set_aside"
-
-END = "levergate: cases end"
-"""Printed by the process under the sanitizer when it is through."""
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -138,52 +122,6 @@ def sanitizer_environment(variables: Mapping[str, str]) -> tuple[dict[str, str],
     return kept, tuple(stripped)
 
 
-class Report:
-    """What one tool said: ``errors`` is None where it was not through or could not start.
-
-    ``set_aside`` counts the reports that the lever knows of, by what it says of them.
-    """
-
-    def __init__(self, code: int | None, text: str, known: Sequence[KnownReport] = ()) -> None:
-        self.code, self.text = code, text
-        self.finished = code is not None and END in text
-        found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", text)
-        self.set_aside = {one: _complaints_of(text, one.kernel) for one in known}
-        harmless = len(ENQUIRY.findall(text)) + sum(self.set_aside.values())
-        counted = max(0, sum(map(int, found)) - harmless)
-        self.errors: int | None = None
-        if self.finished or code == FOUND_ERRORS:
-            excused = self.finished and bool(found) and harmless > 0
-            self.errors = counted if code != FOUND_ERRORS or excused else max(counted, 1)
-
-    @property
-    def first_error(self) -> str:
-        """The first thing that the tool complained of."""
-        lines = [
-            line.lstrip("= ")
-            for line in self.text.splitlines()
-            if line.startswith("====")
-            and "SUMMARY" not in line
-            and not ENQUIRY.search(line)
-            and not any(one.kernel in line for one in self.set_aside)
-        ]
-        words = ("Invalid", "Error", "Race", "Uninitialized", "Barrier", "hazard", "Program hit")
-        return next((line for line in lines if any(word in line for word in words)), "")
-
-    @property
-    def why_unfinished(self) -> str:
-        """In words, why there is no answer."""
-        if self.code is None:
-            return f"not through after {TOOL_LIMIT_S:.0f} s"
-        last = self.text.strip().splitlines()[-1:] or [""]
-        return f"ended with code {self.code}: {last[0][:160]}"
-
-
-def _complaints_of(text: str, kernel: str) -> int:
-    """Complaints whose first line names a kernel."""
-    return sum(kernel in line for line in COMPLAINT.findall(text))
-
-
 def run_tool(
     sanitizer: str,
     tool: str,
@@ -193,7 +131,7 @@ def run_tool(
 ) -> Report:
     """One tool over one process of the cases (or of the planted stray write)."""
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS)]
-    command += ["--print-limit", MOST_SHOWN, sys.executable]
+    command += ["--print-limit", str(MOST_SHOWN), sys.executable]
     command += ["-m", "experiments.parity.memcheck_cases", *arguments]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -229,9 +167,15 @@ def judge(
     if not control.errors:
         if control.code == 0:
             return empty(NAME, "no power: the sanitizer did not see a planted stray write")
-        return not_run(NAME, f"the sanitizer cannot run here: {control.why_unfinished}")
+        return not_run(
+            NAME, f"the sanitizer cannot run here: {control.why_unfinished(TOOL_LIMIT_S)}"
+        )
     answered = {tool: one for tool, one in reports.items() if one.errors is not None}
-    silent = [f"{t} {one.why_unfinished}" for t, one in reports.items() if one.errors is None]
+    silent = [
+        f"{t} {one.why_unfinished(TOOL_LIMIT_S)}"
+        for t, one in reports.items()
+        if one.errors is None
+    ]
     detail = "; ".join(
         [
             f"{', '.join(answered) or 'no tool'} over {taken[0]} of {taken[1]} op cases, "

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from experiments.parity.memcheck import END
 from experiments.parity.memcheck_choice import chosen
+from experiments.parity.sanitizer_report import END
 from experiments.tasks import Task
 
 

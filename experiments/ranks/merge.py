@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from experiments.ranks.agreement import disagreements
 from experiments.ranks.report import RankReport
 from experiments.tasks import Measurement, TaskResult
-from experiments.values import Scalar, digest_of
+from experiments.values import INPUTS_OVERWRITTEN, Scalar, merged_digests
 from levers.policy import Axis
 
 SUMMED_UNITS = ("tok/s",)
@@ -69,7 +69,7 @@ def _measurement(reports: Sequence[RankReport], axes: Sequence[Axis]) -> Measure
             if axis.name in found[0].values
         },
         raw=_raw(found),
-        inputs_digest=digest_of(" ".join(one.inputs_digest for one in found)),
+        inputs_digest=merged_digests([one.inputs_digest for one in found]),
         outputs_count=found[0].outputs_count,
         facts={**found[0].facts, **_facts(found)},
     )
@@ -88,6 +88,13 @@ def _raw(found: Sequence[Measurement]) -> dict[str, tuple[float, ...]]:
 def _facts(found: Sequence[Measurement]) -> dict[str, Scalar]:
     """What a reader wants of each rank: peak memory, waiting, and the share of communication."""
     facts: dict[str, Scalar] = {}
+    overwritten = [
+        f"{one.facts[INPUTS_OVERWRITTEN]} of rank {rank}"
+        for rank, one in enumerate(found)
+        if INPUTS_OVERWRITTEN in one.facts
+    ]
+    if overwritten:
+        facts[INPUTS_OVERWRITTEN] = ", ".join(overwritten)
     for rank, one in enumerate(found):
         for name, value in one.values.items():
             if name.startswith("memory/"):

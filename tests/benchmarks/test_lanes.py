@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "lanes.sh"
@@ -41,3 +43,28 @@ def test_the_worst_exit_code_is_the_scripts_and_no_lane_is_cut_short(tmp_path: P
 def test_more_lanes_than_cores_are_refused(tmp_path: Path) -> None:
     done = ran(tmp_path, *["true"] * (CORES + 1))
     assert (done.returncode, done.stderr.split()[:2]) == (2, [str(CORES + 1), "lanes"])
+
+
+def test_lanes_take_the_gpus_that_are_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    assert ran(tmp_path, "echo $CUDA_VISIBLE_DEVICES").stdout == "lane 0 ended with 0: 6\n"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6")
+    if CORES > 1:
+        assert "2 lanes need 2 GPUs" in ran(tmp_path, "true", "true").stderr
+
+
+def test_ending_the_script_ends_its_lanes(tmp_path: Path) -> None:
+    variables = {**os.environ, "OUT": str(tmp_path)}
+    process = subprocess.Popen([str(SCRIPT), "echo begun; sleep 8765"], env=variables)
+    text = tmp_path / "lane0.txt"
+    for _ in range(200):
+        if text.exists() and text.read_text():
+            break
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(10) == 143
+    time.sleep(0.2)
+    running = [one.info["cmdline"] for one in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "8765"] not in running

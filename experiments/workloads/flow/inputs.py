@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from experiments.values import INPUTS_OVERWRITTEN, named_digests, unlike
+from experiments.values import INPUTS_OVERWRITTEN, named_digests, parts_of
 from experiments.workloads.flow.batch import Batch, Sample
 
 
@@ -32,12 +32,16 @@ def batch_digest(*batches: Batch) -> str:
             "cond": [one.cond for one in batches],
             "lengths": [one.layout.cu_seqlens.diff() for one in batches],
             "cond_lengths": [one.cond_layout.cu_seqlens.diff() for one in batches],
+            "phases": [torch.view_as_real(one.phases_NP) for one in batches],
         }
     )
 
 
 def drawn_digest(samples: Sequence[Sample]) -> str:
-    """The same of samples on the CPU: what :func:`batch_digest` gives of them in fp32."""
+    """What :func:`batch_digest` gives of these samples in fp32, from their tensors on the CPU.
+
+    The rotary phases are not among them: the device computes them from the coordinates.
+    """
     return _digest(
         {
             "clean": [one.clean for one in samples],
@@ -52,8 +56,9 @@ def drawn_digest(samples: Sequence[Sample]) -> str:
 
 def overwritten(samples: Sequence[Sample], batches: Sequence[Batch]) -> Mapping[str, str]:
     """A fact where fp32 batches are not as drawn: an arm wrote into them, or a copy failed."""
-    apart = unlike(drawn_digest(samples), batch_digest(*batches))
-    return {INPUTS_OVERWRITTEN: apart} if apart else {}
+    drawn, now = parts_of(drawn_digest(samples)), parts_of(batch_digest(*batches))
+    apart = [name for name, digest in drawn.items() if now[name] != digest]
+    return {INPUTS_OVERWRITTEN: ", ".join(apart)} if apart else {}
 
 
 def _digest(parts: Mapping[str, Sequence[Tensor]]) -> str:

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.whole_stack import together
 from experiments.parity import memcheck
 from experiments.parity.bench import Bench
-from experiments.parity.memcheck import END, Report, judge, run_tool, sanitizer_environment
+from experiments.parity.memcheck import judge, run_tool, sanitizer_environment
+from experiments.parity.sanitizer_report import END, Report
 from levers import catalog
 from levers.base import KnownReport, known_reports
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec
@@ -87,7 +88,7 @@ def test_an_error_beside_such_questions_counts_and_is_the_one_that_is_shown() ->
 
 def test_questions_excuse_nothing_where_the_tool_gave_no_sum_or_the_cases_did_not_end() -> None:
     assert Report(88, f"{ASKED * 34}{END}\n").errors == 1
-    assert Report(88, f"{ASKED * 34}========= ERROR SUMMARY: 34 errors\n").errors == 1
+    assert Report(88, f"{ASKED * 34}========= ERROR SUMMARY: 34 errors\n").errors == 34
     other = ASKED.replace("cuGetProcAddress_v2", "cuMemcpyAsync")
     assert Report(88, f"{other}{END}\n========= ERROR SUMMARY: 1 errors\n").errors == 1
 
@@ -111,7 +112,7 @@ def fake_tool(tmp_path: Path) -> Path:
         "#!/bin/sh\n"
         f'echo "{END}"\n'
         'if [ "$2" = racecheck ]; then\n'
-        '  echo "========= Error: Potential WAW hazard detected"\n'
+        '  echo "========= Error: Race reported between Write access at fake_kernel+0x10"\n'
         '  echo "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"\n'
         "  exit 88\n"
         "fi\n"
@@ -126,7 +127,7 @@ def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
     assert (clean.errors, clean.finished) == (0, True)
     raced = run_tool(str(fake_tool), "racecheck", ["task.json"], os.environ)
     assert raced.errors == 1
-    assert "hazard" in raced.first_error
+    assert "Race reported" in raced.first_error
 
 
 LEAVES = """
@@ -197,10 +198,54 @@ def test_a_report_of_another_kernel_fails_beside_those_that_are_known() -> None:
 
 
 def test_what_is_known_of_one_tool_excuses_no_other(fake_tool: Path) -> None:
-    known = [KnownReport("memcheck", "hazard", "", "")]
+    known = [KnownReport("memcheck", "fake_kernel", "", "")]
     assert run_tool(str(fake_tool), "racecheck", ["t"], os.environ, known).errors == 1
-    known = [KnownReport("racecheck", "hazard", "", "")]
+    known = [KnownReport("racecheck", "fake_kernel", "", "")]
     assert run_tool(str(fake_tool), "racecheck", ["t"], os.environ, known).errors == 0
+
+
+def summed(text: str, tool: str = "RACECHECK", count: int = 0, more: str = "") -> str:
+    return f"{text}{END}\n========= {tool} SUMMARY: {count} hazards displayed\n{more}"
+
+
+OURS = RACE.replace("bwd_sm90", "ours")
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        (summed(RACE * 46, count=46), 0),
+        (summed(ASKED * 34 + RACE * 46, count=46), 0),
+        (summed(ASKED * 34 + RACE * 46, count=80), 0),
+        (summed(RACE * 46, count=46, more="========= ERROR SUMMARY: 0 errors\n"), 0),
+        (summed(ASKED * 34 + OURS * 20, count=20), 20),
+        (summed(ASKED * 34 + RACE * 46 + OURS * 20, count=66), 20),
+        (summed(RACE * 46, count=47), 47),
+        (summed(RACE * 1000, count=1000), 1000),
+        (summed(RACE * 46, count=46) * 2, 92),
+        (summed(RACE, count=1, more="Warning: Maximum number of hazards reached.\n"), 1),
+        (summed(ASKED * 68, "ERROR", 35), 35),
+        (summed(OURS.replace("+0x1ab0", "+0x1ab0 in /bwd_sm90/x.cu:7"), count=1), 1),
+    ],
+)
+def test_a_code_is_excused_only_where_every_finding_is_explained(text: str, errors: int) -> None:
+    assert Report(88, text, [KNOWN]).errors == errors
+
+
+def test_of_two_that_know_a_kernel_the_first_takes_its_reports() -> None:
+    both = [KNOWN, KnownReport("racecheck", "sm90_object", "", "")]
+    assert Report(88, summed(RACE * 3 + OURS * 3, count=6), both).errors == 3
+
+
+def test_a_finding_counts_although_the_tool_was_not_through() -> None:
+    late = Report(None, "========= Invalid __global__ write of size 4 bytes\n")
+    assert late.errors == 1
+    assert judge(FOUND, all_tools(memcheck=late), (), TAKEN).status == "failed"
+
+
+def test_too_little_of_a_kernels_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least"):
+        KnownReport("racecheck", "", "", "")
 
 
 def test_only_the_fourth_backend_knows_of_reports_and_a_set_has_its_members() -> None:

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.whole_stack import together
 from experiments import descendants
 from experiments.parity import memcheck, op
-from experiments.parity.memcheck import END, Report
 from experiments.parity.memcheck_choice import MOST_CASES, MOST_OF_A_SET, chosen
+from experiments.parity.sanitizer_report import END, Report
 from experiments.tasks import Task
 from levers import catalog
 from levers.base import OpCase

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
 import pytest
 import torch
 
-from experiments.values import Scalar
+from experiments.values import Scalar, unlike
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow.batch import draw_samples, flow_loss, make_batch, pack
 from experiments.workloads.flow.config import FlowConfig
@@ -155,7 +156,9 @@ def test_the_parts_of_a_batch_are_as_drawn_until_somebody_writes_into_one() -> N
     config = resolve(TINY, "cpu")
     samples = draw_samples(config, 3)
     batch = pack(config, samples, "cpu")
-    assert drawn_digest(samples) == batch_digest(batch)
+    assert batch_digest(batch).startswith(f"{drawn_digest(samples)} phases:")
+    moved = [dataclasses.replace(one, coords=one.coords.flip(0)) for one in samples]
+    assert unlike(batch_digest(batch), batch_digest(pack(config, moved, "cpu"))) == "phases"
     assert overwritten(samples, [batch]) == {}
     batch.noise_NL[0, 0] += 1
     assert overwritten(samples, [batch]) == {"inputs_overwritten": "noise"}

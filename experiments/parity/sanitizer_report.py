@@ -1,0 +1,116 @@
+"""What one of compute-sanitizer's tools said, and which of its findings count.
+
+Each finding is a headline, ``========= Invalid __global__ write of size 4 bytes``, with indented
+lines below it. It is one of three: a library's question to the driver, one that the lever knows of
+(:class:`levers.base.KnownReport`), or real. A run is excused of its exit code only where no finding
+is real and the tool's own sum is that of the others, so that nothing unprinted passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from levers.base import KnownReport
+
+FOUND_ERRORS = 88
+"""Exit code asked of the sanitizer where it found something."""
+
+MOST_SHOWN = 1000
+"""Findings that a tool prints before it only counts on."""
+
+END = "levergate: cases end"
+"""Printed by the process under the sanitizer when it is through."""
+
+FINDING = re.compile(
+    r"^=+ ((?:Invalid|Misaligned|Uninitialized|Unused|Barrier error|Divergent|Program hit|Malloc"
+    r"|Double free|Leaked|Host|Stack overflow|Hardware|Fatal|Race reported"
+    r"|(?:Error|Warning): (?:Race|Potential))\b.*)$",
+    re.MULTILINE,
+)
+"""Headlines of findings. What else begins in the first column tells of the tool itself."""
+
+ENQUIRY = re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to cuGetProcAddress\w*\.")
+"""A library that asks the driver for a function which this driver lacks (seen of the CUTLASS DSL's
+runtime, 34 times at its import). The answer is an error code; nothing was run by it."""
+
+KERNEL = re.compile(r"access at (.+?)\+0x")
+"""The kernel in the headline of a race."""
+
+SUM = re.compile(r"\b(ERROR|RACECHECK) SUMMARY: (\d+)")
+
+UNPRINTED = ("Maximum number of hazards", "not printed")
+"""Said by a tool that does not tell everything."""
+
+
+class Report:
+    """One tool's answer.
+
+    Attributes:
+        code: the sanitizer's exit code; None where it was ended after its time.
+        finished: whether the cases came to their end.
+        real: headlines of the findings that count.
+        set_aside: how many findings the lever knows of, by what it says of them.
+        errors: findings that count; None where the tool gave no answer.
+    """
+
+    def __init__(self, code: int | None, text: str, known: Sequence[KnownReport] = ()) -> None:
+        self.code, self.text = code, text
+        self.finished = code is not None and END in text
+        self.set_aside = dict.fromkeys(known, 0)
+        self.questions = 0
+        self.real: list[str] = []
+        for headline in FINDING.findall(text):
+            self._take(headline)
+        sums = SUM.findall(text)
+        self.claimed = sum(int(number) for _, number in sums)
+        counting = [kind for kind, number in sums if int(number)]
+        self._whole = len(set(counting)) == len(counting)
+        self.errors = self._errors()
+
+    def _take(self, headline: str) -> None:
+        kernel = KERNEL.search(headline)
+        one = next((k for k in self.set_aside if kernel and k.kernel in kernel.group(1)), None)
+        if ENQUIRY.search(headline):
+            self.questions += 1
+        elif one is not None:
+            self.set_aside[one] += 1
+        else:
+            self.real.append(headline)
+
+    def _errors(self) -> int | None:
+        if self.real:
+            return max(len(self.real), self.claimed - self._harmless)
+        if self.code == FOUND_ERRORS:
+            return 0 if self._excused else max(self.claimed, 1)
+        return self.claimed if self.finished else None
+
+    @property
+    def _harmless(self) -> int:
+        return self.questions + sum(self.set_aside.values())
+
+    @property
+    def _excused(self) -> bool:
+        """Whether the tool's own sum is explained; racecheck does not add the questions to it."""
+        told = self._harmless < MOST_SHOWN and not any(words in self.text for words in UNPRINTED)
+        sums = {self._harmless, sum(self.set_aside.values())} - {0}
+        return self.finished and self._whole and told and self.claimed in sums
+
+    @property
+    def first_error(self) -> str:
+        """The first finding that counts, or what does not add up."""
+        if self.real:
+            return self.real[0]
+        if not self.errors or not self._harmless:
+            return ""
+        return (
+            f"the tool counts {self.claimed}; it shows {sum(self.set_aside.values())} that are "
+            f"known and {self.questions} questions to the driver"
+        )
+
+    def why_unfinished(self, limit_s: float) -> str:
+        """In words, why there is no answer."""
+        if self.code is None:
+            return f"not through after {limit_s:.0f} s"
+        last = self.text.strip().splitlines()[-1:] or [""]
+        return f"ended with code {self.code}: {last[0][:160]}"
