@@ -64,7 +64,8 @@ def end_compile_workers() -> None:
     """End the processes that torch.compile keeps for the next compilation; no lever started them.
 
     They would end by themselves, but after this process, and be found running. Those that hang are
-    left to whoever looks for processes that were left: nothing is raised, and no time is lost.
+    left, after :data:`WORKERS_LIMIT_S`, to whoever looks for processes that were left; nothing is
+    raised.
     """
     compiling: Any = sys.modules.get("torch._inductor.async_compile")
     if compiling is None:

@@ -54,9 +54,14 @@ def drawn_digest(samples: Sequence[Sample]) -> str:
     )
 
 
-def overwritten(samples: Sequence[Sample], batches: Sequence[Batch]) -> Mapping[str, str]:
-    """A fact where fp32 batches are not as drawn: an arm wrote into them, or a copy failed."""
-    drawn, now = parts_of(drawn_digest(samples)), parts_of(batch_digest(*batches))
+def overwritten(samples: Sequence[Sample], digest: str) -> Mapping[str, str]:
+    """A fact where fp32 batches are not as drawn: an arm wrote into them, or a copy failed.
+
+    Args:
+        samples: as drawn.
+        digest: of the batches after the work (:func:`batch_digest`).
+    """
+    drawn, now = parts_of(drawn_digest(samples)), parts_of(digest)
     apart = [name for name, digest in drawn.items() if now[name] != digest]
     return {INPUTS_OVERWRITTEN: ", ".join(apart)} if apart else {}
 

@@ -93,6 +93,8 @@ class TrainingSession:
         seconds = self.team.slowest([time_s for time_s, _ in runs])
         values = step_values(self.config, statistics.median(seconds), self._peak)
         values |= {PEAK_BYTES.name: _peak_memory(self.device), WARMUP_S.name: self._warmup_s}
+        step = self.step()
+        inputs = batch_digest(*step.batches())
         return Measurement(
             values=values,
             raw={
@@ -101,9 +103,9 @@ class TrainingSession:
                 "peak_flop_per_s": (self._peak,),
                 **self.team.after(self.step()),
             },
-            inputs_digest=batch_digest(*self.step().batches()),
+            inputs_digest=inputs,
             outputs_count=len(runs),
-            facts=self._facts(),
+            facts={**self._facts(), **overwritten(step.samples, inputs)},
         )
 
     def _paced_step(self) -> tuple[float, Tensor]:
@@ -140,7 +142,6 @@ class TrainingSession:
             "matmul": self.config.matmul,
             "threads": torch.get_num_threads(),
             "micro_batches": " ".join(str(len(one.layout.lengths)) for one in batches),
-            **overwritten(self.step().samples, batches),
             **self._memory_facts(),
             **compile_facts(),
         }
