@@ -17,15 +17,14 @@ from levers import catalog
 from levers.base import (
     OFF,
     Facts,
-    KnownReport,
     Lever,
     OpCase,
     Settings,
     Site,
     claims,
-    known_reports,
 )
 from levers.errors import UsageError
+from levers.known_reports import KnownReport, known_reports
 from levers.policy import GatingPolicy
 from levers.source import source_digest
 

@@ -32,8 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from levers.base import OFF, Facts, KnownReport, OpCase, Settings, Site
+from levers.base import OFF, Facts, OpCase, Settings, Site
 from levers.kernels.attn_backend_needs import NEEDS, missing_packages
+from levers.known_reports import KnownReport
 from levers.policy import GatingPolicy, Guard, ParityClass
 
 SITE = "flow.attention"

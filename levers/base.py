@@ -127,34 +127,6 @@ class OpCase:
     reorderings: tuple[Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], None], ...] = ()
 
 
-LEAST_NAME = 8
-"""Characters of a kernel's name that tell it from others."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownReport:
-    """What racecheck is known to report of a kernel without there being a fault.
-
-    A lever whose kernels come from a library may name some as ``known_reports``. They are set aside
-    where they appear, counted, and named in the verdict with the reason; any other report fails.
-
-    Attributes:
-        tool: of compute-sanitizer. Only racecheck names the kernel in its headline.
-        kernel: a part of the kernel's name, as the tool prints it; eight characters or more.
-        reason: why it is none, in a few words.
-        source: where that was established.
-    """
-
-    tool: str
-    kernel: str
-    reason: str
-    source: str
-
-    def __post_init__(self) -> None:
-        if len(self.kernel) < LEAST_NAME:
-            raise ValueError(f"a known report names at least {LEAST_NAME} letters of its kernel")
-
-
 @runtime_checkable
 class Lever(Protocol):
     """One switchable optimisation, registered in the catalog or through an entry point.
@@ -283,9 +255,3 @@ def claims(levers: Sequence[Lever]) -> None:
                     f"{one.name} and {other.name} both change {', '.join(shared)}",
                     cure="one of them must declare supersedes or composes_with the other",
                 )
-
-
-def known_reports(lever: Lever, setting: str) -> tuple[KnownReport, ...]:
-    """What a lever says of sanitizers' reports at a setting; nothing by default."""
-    asked = getattr(lever, "known_reports", None)
-    return () if asked is None else tuple(asked(setting))

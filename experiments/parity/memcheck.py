@@ -4,48 +4,39 @@ PyTorch's caching allocator is off, so that an access beyond a tensor is an acce
 allocation, and ``expandable_segments`` is taken out of its configuration, which would report writes
 that are right. A planted stray write must be found: a sanitizer that cannot see it has no power
 here. The tools run side by side; what they leave running (a sanitizer's launcher, a compiler's
-helper) is ended after the last of them, and is no lever's. Of many cases a few are taken
+helper) is ended after the last of them, and is no lever's. Doubtful reports get a second look
+(:mod:`experiments.parity.sanitizer_doubts`). Of many cases a few are taken
 (:mod:`experiments.parity.memcheck_choice`), and the check says how many.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import descendants
-from experiments.parity import op
+from experiments.parity import op, sanitizer_doubts, sanitizer_tool
 from experiments.parity.bench import Bench
 from experiments.parity.memcheck_choice import chosen
 from experiments.parity.results import empty, failed, not_run
-from experiments.parity.sanitizer_report import FOUND_ERRORS, MOST_SHOWN, Report
+from experiments.parity.sanitizer_report import Report
+from experiments.parity.sanitizer_tool import SANITIZER, USUAL_FOLDER, run_tool
 from experiments.parity_records import CheckResult
 from experiments.tasks import Task
-from levers.base import KnownReport
 
 if TYPE_CHECKING:
     from experiments.workloads.base import Session
 
 NAME = "memcheck"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-SANITIZER = "compute-sanitizer"
-USUAL_FOLDER = "/usr/local/cuda/bin"
-
-TOOL_LIMIT_S = 150.0
-"""A tool that is not through after this long is said to be unfinished, and is not counted."""
-
 SET_ASIDE = "reports_set_aside"
 
-ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+MOST_KERNELS = 12
+"""Kernels that a failed check names."""
 
 
 def check(bench: Bench) -> CheckResult:
@@ -66,14 +57,9 @@ def ahead(bench: Bench) -> tuple[Task, ...]:
 def _why_not(bench: Bench) -> str:
     if bench.device_type != "cuda":
         return f"needs CUDA, this is {bench.device_type}"
-    if find_sanitizer() is None:
+    if sanitizer_tool.find_sanitizer() is None:
         return f"needs {SANITIZER}, which is not on PATH nor in {USUAL_FOLDER}"
     return ""
-
-
-def find_sanitizer() -> str | None:
-    """The sanitizer's path, or None."""
-    return shutil.which(SANITIZER) or shutil.which(SANITIZER, path=USUAL_FOLDER)
 
 
 def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 - the probes' shape
@@ -84,13 +70,13 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
         for case in op.cases_of(task):
             reference_alone(case, task.seed)
         return not_run(NAME, "the reference alone")
-    sanitizer = find_sanitizer()
+    sanitizer = sanitizer_tool.find_sanitizer()
     if sanitizer is None:
         return not_run(NAME, f"{SANITIZER} has gone")
     cases = op.cases_of(task)
     if not cases:
         return not_run(NAME, op.NO_CASES)
-    variables, stripped = sanitizer_environment(os.environ)
+    variables, stripped = sanitizer_tool.sanitizer_environment(os.environ)
     known = op.known_reports_of(task)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
@@ -102,52 +88,11 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
             control, *reports = together.map(
                 lambda one: run_tool(sanitizer, one[0], one[1], variables, known), asked
             )
+        found = dict(zip(TOOLS, reports, strict=True))
+        found = sanitizer_doubts.settled(sanitizer, path, variables, found)
         descendants.sweep(spared=before)
     taken = len(chosen(cases)), len(cases)
-    return judge(control, dict(zip(TOOLS, reports, strict=True)), stripped, taken)
-
-
-def sanitizer_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The variables of a sanitizer's process, and which were changed for it."""
-    kept = {**variables, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    stripped = []
-    for name in ALLOCATOR_VARIABLES:
-        options = [part for part in kept.get(name, "").split(",") if part]
-        left = [part for part in options if not part.strip().startswith("expandable_segments")]
-        if left != options:
-            stripped.append(name)
-            kept[name] = ",".join(left)
-        if name in kept and not kept[name]:
-            del kept[name]
-    return kept, tuple(stripped)
-
-
-def run_tool(
-    sanitizer: str,
-    tool: str,
-    arguments: list[str],
-    variables: Mapping[str, str],
-    known: Sequence[KnownReport] = (),
-) -> Report:
-    """One tool over one process of the cases (or of the planted stray write)."""
-    command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS)]
-    command += ["--print-limit", str(MOST_SHOWN), sys.executable]
-    command += ["-m", "experiments.parity.memcheck_cases", *arguments]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            command, env=dict(variables), stdout=said, stderr=said, start_new_session=True
-        )
-        try:
-            code: int | None = process.wait(timeout=TOOL_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        said.seek(0)
-        text = said.read().decode(errors="replace")
-        return Report(code, text, [one for one in known if one.tool == tool])
+    return judge(control, found, stripped, taken)
 
 
 def judge(
@@ -167,12 +112,11 @@ def judge(
     if not control.errors:
         if control.code == 0:
             return empty(NAME, "no power: the sanitizer did not see a planted stray write")
-        return not_run(
-            NAME, f"the sanitizer cannot run here: {control.why_unfinished(TOOL_LIMIT_S)}"
-        )
+        why = control.why_unfinished(sanitizer_tool.TOOL_LIMIT_S)
+        return not_run(NAME, f"the sanitizer cannot run here: {why}")
     answered = {tool: one for tool, one in reports.items() if one.errors is not None}
     silent = [
-        f"{t} {one.why_unfinished(TOOL_LIMIT_S)}"
+        f"{t} {one.why_unfinished(sanitizer_tool.TOOL_LIMIT_S)}"
         for t, one in reports.items()
         if one.errors is None
     ]
@@ -181,7 +125,7 @@ def judge(
             f"{', '.join(answered) or 'no tool'} over {taken[0]} of {taken[1]} op cases, "
             "caching allocator off",
             *(f"expandable_segments taken out of {name}" for name in stripped),
-            *_set_aside(answered),
+            *_set_aside(reports),
             *silent,
         ]
     )
@@ -191,7 +135,13 @@ def judge(
     counts = (len(answered) - len(bad), len(answered))
     if bad:
         tool, report = next(iter(bad.items()))
-        return failed(NAME, f"{report.errors} errors: {report.first_error}", tool, counts, detail)
+        named = "; ".join(
+            f"{tool} counts {number} in {kernel or 'a kernel that it does not name'}"
+            for tool, one in bad.items()
+            for kernel, number in one.kernels.most_common(MOST_KERNELS)
+        )
+        words = f"{report.errors} errors: {report.first_error}"
+        return failed(NAME, words, tool, counts, "; ".join(filter(None, (detail, named))))
     return CheckResult(
         name=NAME,
         status="passed",
@@ -213,6 +163,5 @@ def _set_aside(reports: Mapping[str, Report]) -> Iterator[str]:
         for one, count in report.set_aside.items():
             if count:
                 yield (
-                    f"{count} reports of {tool} on {one.kernel} set aside: {one.reason} "
-                    f"({one.source})"
+                    f"{count} reports of {tool} {one.what} set aside: {one.reason} ({one.source})"
                 )

@@ -1,6 +1,8 @@
 """The process under the sanitizer: the chosen op cases, the candidate once each, or a stray write.
 
-Started as ``python -m experiments.parity.memcheck_cases TASK.json`` (or ``--control``).
+Started as ``python -m experiments.parity.memcheck_cases TASK.json`` (or ``--control``). With
+``--references`` the references run and products of PyTorch's own, with ``--memory`` the candidates
+on filled memory (:mod:`experiments.parity.fresh_memory`), without a sanitizer.
 """
 
 from __future__ import annotations
@@ -9,8 +11,12 @@ import sys
 from pathlib import Path
 
 from experiments.parity.memcheck_choice import chosen
+from experiments.parity.sanitizer_doubts import MEMORY, MemoryAnswer
 from experiments.parity.sanitizer_report import END
 from experiments.tasks import Task
+
+PRODUCTS = ((256, 256, 256), (1024, 1536, 1536), (512, 8192, 1536))
+"""Rows, columns and inner size of the products that run without a candidate."""
 
 
 def run_cases(path: Path) -> None:
@@ -27,6 +33,47 @@ def run_cases(path: Path) -> None:
     print(END, flush=True)
 
 
+def run_references(path: Path) -> None:
+    """Run each chosen case's reference, and bf16 products in every layout: no candidate."""
+    import torch
+
+    from experiments.parity import op
+    from experiments.parity.op_run import poisoned
+
+    for rows, columns, inner in PRODUCTS:
+        left, right, back = (
+            torch.ones(size, dtype=torch.bfloat16, device="cuda")
+            for size in ((rows, inner), (columns, inner), (rows, columns))
+        )
+        torch.nn.functional.linear(left, right, right[:, 0])
+        torch.mm(back, right)
+        torch.mm(back.t(), left)
+        torch.mm(back.t(), left, out_dtype=torch.float32)
+    torch.cuda.synchronize()
+    task = Task.model_validate_json(path.read_text())
+    for case in chosen(op.cases_of(task)):
+        poisoned(case, case.reference, case.inputs(task.seed))
+    torch.cuda.synchronize()
+    print(END, flush=True)
+
+
+def fill_memory(path: Path) -> None:
+    """Say whether an output of a candidate hangs on what fresh memory holds."""
+    import torch
+
+    from experiments.parity import fresh_memory, op
+
+    task = Task.model_validate_json(path.read_text())
+    cases = chosen(op.cases_of(task))
+    found = MemoryAnswer(
+        cases=len(cases),
+        power=fresh_memory.has_power(task.device),
+        faults=fresh_memory.faults(cases, task.seed),
+        capability=() if task.device == "cpu" else torch.cuda.get_device_capability(),
+    )
+    print(f"{MEMORY}{found.model_dump_json()}", flush=True)
+
+
 def stray_write() -> None:
     """One write past the end of an allocation, which memcheck must see."""
     import torch
@@ -38,8 +85,12 @@ def stray_write() -> None:
     print(END, flush=True)
 
 
+RUNS = {"--references": run_references, "--memory": fill_memory}
+
 if __name__ == "__main__":
     if sys.argv[1] == "--control":
         stray_write()
+    elif sys.argv[1] in RUNS:
+        RUNS[sys.argv[1]](Path(sys.argv[2]))
     else:
         run_cases(Path(sys.argv[1]))

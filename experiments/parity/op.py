@@ -21,7 +21,8 @@ from experiments.parity_records import CaseResult, CheckResult
 from experiments.tasks import SHARE, Task, TaskResult
 from experiments.values import digest_of
 from levers import catalog
-from levers.base import OFF, KnownReport, OpCase, known_reports
+from levers.base import OFF, OpCase
+from levers.known_reports import KnownReport, known_reports
 from levers.policy import ParityClass
 
 if TYPE_CHECKING:

@@ -1,17 +1,19 @@
 """What one of compute-sanitizer's tools said, and which of its findings count.
 
 Each finding is a headline, ``========= Invalid __global__ write of size 4 bytes``, with indented
-lines below it. It is one of three: a library's question to the driver, one that the lever knows of
-(:class:`levers.base.KnownReport`), or real. A run is excused of its exit code only where no finding
-is real and the tool's own sum is that of the others, so that nothing unprinted passes.
+lines below it. It is one of three: a library's question to the driver, one that the lever or the
+check knows of (:class:`levers.known_reports.KnownReport`), or real. A run is excused of its exit
+code only where no finding is real and the tool's own sum is that of the others, so that nothing
+unprinted passes; where reports of one kind are known of all kernels their number says nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from levers.base import KnownReport
+from levers.known_reports import KnownReport
 
 FOUND_ERRORS = 88
 """Exit code asked of the sanitizer where it found something."""
@@ -25,19 +27,20 @@ END = "levergate: cases end"
 FINDING = re.compile(
     r"^=+ ((?:Invalid|Misaligned|Uninitialized|Unused|Barrier error|Divergent|Program hit|Malloc"
     r"|Double free|Leaked|Host|Stack overflow|Hardware|Fatal|Race reported"
-    r"|(?:Error|Warning): (?:Race|Potential))\b.*)$",
+    r"|(?:Error|Warning): (?:Race|Potential))\b.*)$(?:\n=+ +(at .+))?",
     re.MULTILINE,
 )
-"""Headlines of findings. What else begins in the first column tells of the tool itself."""
+"""Headlines of findings, with the line below where it says at which place. What else begins in the
+first column tells of the tool itself."""
 
 ENQUIRY = re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to cuGetProcAddress\w*\.")
 """A library that asks the driver for a function which this driver lacks (seen of the CUTLASS DSL's
 runtime, 34 times at its import). The answer is an error code; nothing was run by it."""
 
-KERNEL = re.compile(r"access at (.+?)\+0x")
-"""The kernel in the headline of a race."""
+KERNEL = re.compile(r"\bat (?:0x[0-9a-f]+ in )?(.+?)(?:\+0x|$)")
+"""The kernel in the headline of a race, or in the line below the headline of another finding."""
 
-SUM = re.compile(r"\b(ERROR|RACECHECK) SUMMARY: (\d+)")
+SUM = re.compile(r"\b(ERROR|RACECHECK) SUMMARY: (\d+)\b(?! errors? (?:was|were) not printed)")
 
 UNPRINTED = ("Maximum number of hazards", "not printed")
 """Said by a tool that does not tell everything."""
@@ -50,7 +53,8 @@ class Report:
         code: the sanitizer's exit code; None where it was ended after its time.
         finished: whether the cases came to their end.
         real: headlines of the findings that count.
-        set_aside: how many findings the lever knows of, by what it says of them.
+        kernels: how many of them by the kernel that they name.
+        set_aside: how many findings are known, by what is known of them.
         errors: findings that count; None where the tool gave no answer.
     """
 
@@ -60,23 +64,30 @@ class Report:
         self.set_aside = dict.fromkeys(known, 0)
         self.questions = 0
         self.real: list[str] = []
-        for headline in FINDING.findall(text):
-            self._take(headline)
+        self.kernels: Counter[str] = Counter()
+        for headline, place in FINDING.findall(text):
+            self._take(headline, place)
         sums = SUM.findall(text)
         self.claimed = sum(int(number) for _, number in sums)
         counting = [kind for kind, number in sums if int(number)]
         self._whole = len(set(counting)) == len(counting)
         self.errors = self._errors()
 
-    def _take(self, headline: str) -> None:
-        kernel = KERNEL.search(headline)
-        one = next((k for k in self.set_aside if kernel and k.kernel in kernel.group(1)), None)
+    def knowing(self, more: Iterable[KnownReport]) -> Report:
+        """The same answer where more reports are known."""
+        return Report(self.code, self.text, [*self.set_aside, *more])
+
+    def _take(self, headline: str, place: str) -> None:
+        found = KERNEL.search(headline) or KERNEL.search(place)
+        kernel = found.group(1) if found else ""
+        one = next((k for k in self.set_aside if k.covers(headline, kernel)), None)
         if ENQUIRY.search(headline):
             self.questions += 1
         elif one is not None:
             self.set_aside[one] += 1
         else:
-            self.real.append(headline)
+            self.real.append(f"{headline} {place}".strip())
+            self.kernels[kernel] += 1
 
     def _errors(self) -> int | None:
         if self.real:
@@ -92,9 +103,12 @@ class Report:
     @property
     def _excused(self) -> bool:
         """Whether the tool's own sum is explained; racecheck does not add the questions to it."""
+        if not (self.finished and self._whole):
+            return False
+        if any(known.headline for known in self.set_aside):  # reports of one kind, of any number
+            return self._harmless > 0
         told = self._harmless < MOST_SHOWN and not any(words in self.text for words in UNPRINTED)
-        sums = {self._harmless, sum(self.set_aside.values())} - {0}
-        return self.finished and self._whole and told and self.claimed in sums
+        return told and self.claimed in {self._harmless, sum(self.set_aside.values())} - {0}
 
     @property
     def first_error(self) -> str:

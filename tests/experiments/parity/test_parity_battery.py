@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.parity import memcheck
+from experiments.parity import sanitizer_tool
 from experiments.parity.battery import CHECKS, run_battery
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import failed
@@ -195,7 +195,7 @@ def test_the_processes_that_the_checks_ask_for_are_known_beforehand(
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memcheck, "find_sanitizer", lambda: "sanitizer")
+    monkeypatch.setattr(sanitizer_tool, "find_sanitizer", lambda: "sanitizer")
     asked = spec(
         claims=claims,
         stack=stack,

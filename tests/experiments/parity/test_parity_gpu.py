@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.parity import graph, memcheck
+from experiments.parity import graph, sanitizer_tool
 from levers.base import OpCase
 
 pytestmark = [
@@ -82,10 +82,10 @@ def test_inputs_of_another_shape_cannot_be_compared() -> None:
     assert graph.replay_case(replace(case(), inputs=ragged), 3, double) is None
 
 
-@pytest.mark.skipif(memcheck.find_sanitizer() is None, reason="needs compute-sanitizer")
+@pytest.mark.skipif(sanitizer_tool.find_sanitizer() is None, reason="needs compute-sanitizer")
 def test_the_sanitizer_sees_the_planted_stray_write() -> None:
-    sanitizer = memcheck.find_sanitizer()
+    sanitizer = sanitizer_tool.find_sanitizer()
     assert sanitizer is not None
-    variables, _ = memcheck.sanitizer_environment(os.environ)
-    report = memcheck.run_tool(sanitizer, "memcheck", ["--control"], variables)
+    variables, _ = sanitizer_tool.sanitizer_environment(os.environ)
+    report = sanitizer_tool.run_tool(sanitizer, "memcheck", ["--control"], variables)
     assert report.errors, report.text

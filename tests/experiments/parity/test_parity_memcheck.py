@@ -10,12 +10,13 @@ import psutil
 import pytest
 
 from benchmarks.whole_stack import together
-from experiments.parity import memcheck
+from experiments.parity import memcheck, sanitizer_tool
 from experiments.parity.bench import Bench
-from experiments.parity.memcheck import judge, run_tool, sanitizer_environment
+from experiments.parity.memcheck import judge
 from experiments.parity.sanitizer_report import END, Report
+from experiments.parity.sanitizer_tool import run_tool, sanitizer_environment
 from levers import catalog
-from levers.base import KnownReport, known_reports
+from levers.known_reports import KnownReport, known_reports
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec
 
 CLEAN = Report(0, f"{END}\n========= ERROR SUMMARY: 0 errors\n")
@@ -133,14 +134,12 @@ def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
 LEAVES = """
 import sys
 from experiments import descendants
-from experiments.parity import memcheck, op
+from experiments.parity import memcheck, op, sanitizer_tool
 from experiments.tasks import Task
 from tests.experiments.parity.test_parity_memcheck_choice import numbered
-from levers import catalog
-from levers.base import KnownReport, known_reports
 
-memcheck.TOOL_LIMIT_S = 1.0
-memcheck.find_sanitizer = lambda: sys.argv[1]
+sanitizer_tool.TOOL_LIMIT_S = 1.0
+sanitizer_tool.find_sanitizer = lambda: sys.argv[1]
 op.cases_of = lambda task: numbered(3)
 task = Task(kind="memcheck", arm="cand", workload="w", parameters={}, device="cuda:0", seed=0)
 found = memcheck.probe(task, None)
@@ -160,7 +159,7 @@ def test_a_tool_that_is_not_through_in_time_is_ended_with_all_below_it(tmp_path:
 
 
 def test_a_cuda_machine_without_the_sanitizer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memcheck, "find_sanitizer", lambda: None)
+    monkeypatch.setattr(sanitizer_tool, "find_sanitizer", lambda: None)
     asked = spec(device="cuda:0")
     found = memcheck.check(Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), "cuda"))
     assert found.status == "not-run"

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.whole_stack import together
 from experiments import descendants
-from experiments.parity import memcheck, op
+from experiments.parity import memcheck, op, sanitizer_tool
 from experiments.parity.memcheck_choice import MOST_CASES, MOST_OF_A_SET, chosen
 from experiments.parity.sanitizer_report import END, Report
 from experiments.tasks import Task
@@ -90,7 +90,7 @@ def test_the_check_says_how_many_of_how_many_cases_it_took(
 ) -> None:
     clean = Report(0, f"{END}\n========= ERROR SUMMARY: 0 errors\n")
     planted = Report(88, f"{END}\n========= ERROR SUMMARY: 1 errors\n")
-    monkeypatch.setattr(memcheck, "find_sanitizer", lambda: "compute-sanitizer")
+    monkeypatch.setattr(sanitizer_tool, "find_sanitizer", lambda: "compute-sanitizer")
     monkeypatch.setattr(descendants, "adopt_orphans", lambda: None)
     monkeypatch.setattr(op, "cases_of", lambda task: numbered(96))
     monkeypatch.setattr(

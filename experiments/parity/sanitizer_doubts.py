@@ -1,0 +1,122 @@
+"""Reports that say nothing by themselves, and what is established of them in the same run.
+
+*initcheck* before 2025.4 does not see what a kernel writes with bulk asynchronous copies, as the
+kernels of cuBLAS, FlashAttention and CUTLASS do from capability 9.0 on, and calls every later read
+of it uninitialised. There :mod:`experiments.parity.fresh_memory` decides. *racecheck* reports some
+kernels of cuBLAS, which are nobody's under test: what it reports of the references of the same
+cases and of PyTorch's own products is set aside. Both are counted and named.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from experiments.parity import sanitizer_tool
+from experiments.parity.sanitizer_report import Report
+from experiments.parity.sanitizer_tool import run_tool, version_of
+from levers.known_reports import KnownReport
+
+FOLLOWS_BULK_COPIES = (2025, 4)
+BULK_COPIES_FROM = (9, 0)
+"""Release of the sanitizer, and capability of the device."""
+
+RELEASE_NOTES = "Compute Sanitizer release notes, 2025.4"
+
+UNINITIALISED = "Uninitialized __global__ memory read"
+
+MEMORY = "levergate: fresh memory "
+"""Begins the line in which the process of :func:`memory_of` says what it found."""
+
+LIBRARY = re.compile(r"\b(?:nvjet_sm\d+|sm\d+_xmma_gemm)_")
+"""cuBLAS's kernels: their names go on with the tile, which another product's has otherwise."""
+
+
+class MemoryAnswer(BaseModel):
+    """What a process says of cases that ran on filled memory.
+
+    Attributes:
+        cases: how many ran.
+        power: whether a planted call that hangs on fresh memory was found.
+        faults: the outputs that hang on it, in words.
+        capability: of the device; empty on a CPU.
+    """
+
+    cases: int
+    power: bool
+    faults: tuple[str, ...]
+    capability: tuple[int, ...]
+
+
+def settled(
+    sanitizer: str, path: Path, variables: Mapping[str, str], reports: Mapping[str, Report]
+) -> dict[str, Report]:
+    """The reports, with what a second look at doubtful ones has established.
+
+    Args:
+        sanitizer: its path.
+        path: the task whose cases ran.
+        variables: of the sanitizers' processes.
+        reports: what each tool said.
+    """
+    after = dict(reports)
+    if _doubtful_reads(after.get("initcheck")):
+        after["initcheck"] = _after_filling(sanitizer, path, after["initcheck"])
+    if "racecheck" in after and any(map(LIBRARY.search, after["racecheck"].kernels)):
+        words = ["--references", str(path)]
+        plain = run_tool(sanitizer, "racecheck", words, variables)
+        after["racecheck"] = after["racecheck"].knowing(_of_plain(plain))
+    return after
+
+
+def _doubtful_reads(report: Report | None) -> bool:
+    return report is not None and any(one.startswith(UNINITIALISED) for one in report.real)
+
+
+def _after_filling(sanitizer: str, path: Path, report: Report) -> Report:
+    version = version_of(sanitizer)
+    if version is None or version >= FOLLOWS_BULK_COPIES:
+        return report
+    found = memory_of(path)
+    if found is None or found.faults or not found.power or found.capability < BULK_COPIES_FROM:
+        return report
+    known = KnownReport(
+        tool="initcheck",
+        kernel="",
+        headline=UNINITIALISED,
+        reason=f"{version[0]}.{version[1]} does not see bulk asynchronous copies write, and no "
+        f"output of {found.cases} op cases changes with what fresh memory holds",
+        source=RELEASE_NOTES,
+    )
+    return report.knowing([known])
+
+
+def memory_of(path: Path) -> MemoryAnswer | None:
+    """What a process found that ran the cases on filled memory, if it gave an answer."""
+    words = [sys.executable, "-m", "experiments.parity.memcheck_cases", "--memory", str(path)]
+    limit_s = sanitizer_tool.TOOL_LIMIT_S
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MEMORY)]
+    return MemoryAnswer.model_validate_json(lines[-1].removeprefix(MEMORY)) if lines else None
+
+
+def _of_plain(plain: Report) -> list[KnownReport]:
+    """What is known of racecheck's reports after a run without the candidate."""
+    families = {found.group() for kernel in plain.kernels if (found := LIBRARY.search(kernel))}
+    return [
+        KnownReport(
+            tool="racecheck",
+            kernel=name,
+            reason="it reports the same of the references and of PyTorch's own products here",
+            source="a run without the candidate",
+        )
+        for name in sorted(families)
+    ]

@@ -1,0 +1,51 @@
+"""What a sanitizer is known to report without there being a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from levers.base import Lever
+
+LEAST_NAME = 8
+"""Characters that tell a kernel's name, or a report's headline, from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownReport:
+    """Reports that are set aside where they appear, counted, and named in the verdict.
+
+    A lever whose kernels come from a library may name some as ``known_reports``, and the check
+    itself adds those that it has established in the same run. Any other report fails.
+
+    Attributes:
+        tool: of compute-sanitizer.
+        kernel: a part of the kernel's name, as the tool prints it; eight characters or more.
+        reason: why it is none, in a few words.
+        source: where that was established.
+        headline: how the report begins, where it may name any kernel.
+    """
+
+    tool: str
+    kernel: str
+    reason: str
+    source: str
+    headline: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.kernel or self.headline) < LEAST_NAME:
+            raise ValueError(f"a known report names at least {LEAST_NAME} letters of its kernel")
+
+    @property
+    def what(self) -> str:
+        """Where the reports were, in words."""
+        return f"on {self.kernel}" if self.kernel else f"({self.headline})"
+
+    def covers(self, headline: str, kernel: str) -> bool:
+        """Whether a report is one of these."""
+        return headline.startswith(self.headline) and self.kernel in kernel
+
+
+def known_reports(lever: Lever, setting: str) -> tuple[KnownReport, ...]:
+    """What a lever says of sanitizers' reports at a setting; nothing by default."""
+    asked = getattr(lever, "known_reports", None)
+    return () if asked is None else tuple(asked(setting))
