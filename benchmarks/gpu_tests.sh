@@ -20,8 +20,9 @@ declare -A FILES=(
     [decode]="decode decode_attn decode_oracle attention"
     [fused]="fused_decode mxfp4"
     [reports]="op_work reports ranks"
+    [sanitizers]="sanitizers"
 )
-GROUPS_IN_ORDER="rows products eight dense packed decode fused reports timing"
+GROUPS_IN_ORDER="rows products eight dense packed decode fused reports sanitizers timing"
 
 text="$OUT/gpu_tests.txt"
 outcome="$OUT/gpu_tests.json"

@@ -22,7 +22,9 @@ class KnownReport:
         kernel: a part of the kernel's name, as the tool prints it; eight characters or more.
         reason: why it is none, in a few words.
         source: where that was established.
-        headline: how the report begins, where it may name any kernel.
+        headline: how the report begins, where it may name any kernel; words with ``|`` between.
+        instead: whether what the tool looks for was looked for by other means, so that its reports
+            have nothing to add.
     """
 
     tool: str
@@ -30,6 +32,7 @@ class KnownReport:
     reason: str
     source: str
     headline: str = ""
+    instead: bool = False
 
     def __post_init__(self) -> None:
         if len(self.kernel or self.headline) < LEAST_NAME:
@@ -42,7 +45,8 @@ class KnownReport:
 
     def covers(self, headline: str, kernel: str) -> bool:
         """Whether a report is one of these."""
-        return headline.startswith(self.headline) and self.kernel in kernel
+        begins = headline.startswith(tuple(self.headline.split("|")))
+        return begins and self.kernel in kernel
 
 
 def known_reports(lever: Lever, setting: str) -> tuple[KnownReport, ...]:

@@ -52,6 +52,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 AHEAD: Mapping[str, Callable[[Bench], Sequence[Task]]] = {
     op.NAME: op.ahead,
+    memcheck.NAME: memcheck.ahead,
     determinism.NAME: determinism.ahead,
     tokens.NAME: tokens.ahead,
     loss.NAME: loss.ahead,
@@ -60,11 +61,9 @@ AHEAD: Mapping[str, Callable[[Bench], Sequence[Task]]] = {
     smoke.NAME: smoke.ahead,
     rollback.NAME: rollback.ahead,
     stack.NAME: stack.ahead,
-    memcheck.NAME: memcheck.ahead,
 }
 """The processes that each check will ask for, as far as that is known beforehand; they start in
-this order. The sanitizers come last, when the kernels are compiled: what one of them compiles
-itself takes from its time."""
+this order, the sanitizers early since they take longest."""
 
 NO_TRUTH = "no check held the candidate against fp64 truth, so lossless cannot be claimed"
 

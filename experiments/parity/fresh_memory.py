@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -25,9 +24,12 @@ from levers.base import OpCase
 PATTERNS = (0xFF, 0x4B)
 """Bytes: NaN, and 1.3e7 in bf16 and fp32, 14.6 in fp16."""
 
+PLAIN_RUNS = 3
+
 UNSTEADY = 4.0
-"""A call that does not repeat itself may be so many times as far from its filled run as two of its
-plain runs are from each other: distances of random orders of a sum scatter less."""
+"""A call that does not repeat itself may be so many times as far from its filled run as its plain
+runs are from each other, or as one rounding of each element: what such patterns reach by arithmetic
+is NaN or many orders of magnitude away, and distances of random orders of a sum scatter less."""
 
 _EMPTY = frozenset(
     {
@@ -85,10 +87,10 @@ def has_power(device: str) -> bool:
 
 def _hanging(call: Call, inputs: Tensors, fresh: Callable[[], Tensors]) -> Iterator[int]:
     """The numbers of the outputs that hang on fresh memory; ``fresh`` gives unwritten outputs."""
-    first, again = (_called(call, inputs, fresh(), nullcontext()) for _ in range(2))
+    plain = [_called(call, inputs, fresh(), nullcontext()) for _ in range(PLAIN_RUNS)]
     for byte in PATTERNS:
         outputs = _called(call, inputs, fresh(), Filled(byte))
-        apart = [n for n, *three in zip(count(), first, again, outputs) if _differs(*three)]
+        apart = [n for n, filled in enumerate(outputs) if _differs([p[n] for p in plain], filled)]
         if apart:
             yield from apart
             return
@@ -104,15 +106,16 @@ def _called(
     return outputs
 
 
-def _differs(first: Tensor, again: Tensor, filled: Tensor) -> bool:
-    """Whether the filled run is further from a plain one than plain runs are from each other."""
-    if compare.bit_equal(first, filled):
+def _differs(plain: Sequence[Tensor], filled: Tensor) -> bool:
+    """Whether the filled run is further from a plain one than rounding and scatter allow."""
+    if any(compare.bit_equal(one, filled) for one in plain):
         return False
-    if compare.bit_equal(first, again) or not first.is_floating_point():
+    first = plain[0]
+    if not first.is_floating_point() or not torch.equal(first.isfinite(), filled.isfinite()):
         return True
-    if not torch.equal(torch.isfinite(first), torch.isfinite(filled)):
-        return True
-    return _distance(first, filled) > UNSTEADY * _distance(first, again)
+    scatter = max(_distance(first, one) for one in plain)
+    rounding = torch.finfo(first.dtype).eps * _distance(first, torch.zeros_like(first))
+    return _distance(first, filled) > UNSTEADY * max(scatter, rounding)
 
 
 def _distance(one: Tensor, other: Tensor) -> float:

@@ -126,6 +126,7 @@ def judge(
             "caching allocator off",
             *(f"expandable_segments taken out of {name}" for name in stripped),
             *_set_aside(reports),
+            *(f"{tool}: {one.note}" for tool, one in reports.items() if one.note),
             *silent,
         ]
     )
@@ -154,6 +155,7 @@ def judge(
             "op_cases_taken": taken[0],
             "op_cases": taken[1],
             SET_ASIDE: sum(sum(one.set_aside.values()) for one in answered.values()),
+            **{f"seconds_{tool}": round(one.seconds, 1) for tool, one in reports.items()},
         },
     )
 

@@ -4,7 +4,8 @@ Each finding is a headline, ``========= Invalid __global__ write of size 4 bytes
 lines below it. It is one of three: a library's question to the driver, one that the lever or the
 check knows of (:class:`levers.known_reports.KnownReport`), or real. A run is excused of its exit
 code only where no finding is real and the tool's own sum is that of the others, so that nothing
-unprinted passes; where reports of one kind are known of all kernels their number says nothing.
+unprinted passes. Where a tool's reports are known to say nothing and another check was made
+instead (:attr:`levers.known_reports.KnownReport.instead`), that check is the answer.
 """
 
 from __future__ import annotations
@@ -55,11 +56,22 @@ class Report:
         real: headlines of the findings that count.
         kernels: how many of them by the kernel that they name.
         set_aside: how many findings are known, by what is known of them.
+        seconds: how long the tool ran.
+        note: what a second look at its findings came to, in words.
         errors: findings that count; None where the tool gave no answer.
     """
 
-    def __init__(self, code: int | None, text: str, known: Sequence[KnownReport] = ()) -> None:
+    def __init__(
+        self,
+        code: int | None,
+        text: str,
+        known: Sequence[KnownReport] = (),
+        *,
+        seconds: float = 0.0,
+        note: str = "",
+    ) -> None:
         self.code, self.text = code, text
+        self.seconds, self.note = seconds, note
         self.finished = code is not None and END in text
         self.set_aside = dict.fromkeys(known, 0)
         self.questions = 0
@@ -73,9 +85,10 @@ class Report:
         self._whole = len(set(counting)) == len(counting)
         self.errors = self._errors()
 
-    def knowing(self, more: Iterable[KnownReport]) -> Report:
+    def knowing(self, more: Iterable[KnownReport], note: str = "") -> Report:
         """The same answer where more reports are known."""
-        return Report(self.code, self.text, [*self.set_aside, *more])
+        known = [*self.set_aside, *more]
+        return Report(self.code, self.text, known, seconds=self.seconds, note=note)
 
     def _take(self, headline: str, place: str) -> None:
         found = KERNEL.search(headline) or KERNEL.search(place)
@@ -92,6 +105,8 @@ class Report:
     def _errors(self) -> int | None:
         if self.real:
             return max(len(self.real), self.claimed - self._harmless)
+        if self._replaced:
+            return 0
         if self.code == FOUND_ERRORS:
             return 0 if self._excused else max(self.claimed, 1)
         return self.claimed if self.finished else None
@@ -103,12 +118,14 @@ class Report:
     @property
     def _excused(self) -> bool:
         """Whether the tool's own sum is explained; racecheck does not add the questions to it."""
-        if not (self.finished and self._whole):
-            return False
-        if any(known.headline for known in self.set_aside):  # reports of one kind, of any number
-            return self._harmless > 0
         told = self._harmless < MOST_SHOWN and not any(words in self.text for words in UNPRINTED)
-        return told and self.claimed in {self._harmless, sum(self.set_aside.values())} - {0}
+        sums = {self._harmless, sum(self.set_aside.values())} - {0}
+        return self.finished and self._whole and told and self.claimed in sums
+
+    @property
+    def _replaced(self) -> bool:
+        """Whether all that the tool can say is known to say nothing, and was asked otherwise."""
+        return any(known.instead and count for known, count in self.set_aside.items())
 
     @property
     def first_error(self) -> str:
@@ -124,6 +141,8 @@ class Report:
 
     def why_unfinished(self, limit_s: float) -> str:
         """In words, why there is no answer."""
+        if self.code is None and len(self.real) + self._harmless >= MOST_SHOWN:
+            return f"ended after {MOST_SHOWN} reports"
         if self.code is None:
             return f"not through after {limit_s:.0f} s"
         last = self.text.strip().splitlines()[-1:] or [""]

@@ -131,6 +131,22 @@ def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
     assert "Race reported" in raced.first_error
 
 
+def test_a_tool_that_shows_no_further_finding_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "compute-sanitizer"
+    path.write_text(
+        "#!/bin/sh\n"
+        "yes '========= Invalid __global__ write of size 4 bytes' | head -n 1000\n"
+        "sleep 600\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setattr(sanitizer_tool, "LOOK_EVERY_S", 0.1)
+    ended = run_tool(str(path), "memcheck", ["task.json"], os.environ)
+    assert (ended.code, ended.errors) == (None, 1000)
+    assert ended.seconds < 60
+
+
 LEAVES = """
 import sys
 from experiments import descendants
