@@ -155,13 +155,14 @@ def _unexpected(words: Sequence[str], error: Exception) -> int:
 
 def _named(words: Sequence[str]) -> str:
     """The command that the words name; an option that lacks its argument says no command."""
-    found, command = ["levergate"], typer.main.get_command(application(words))
+    found: list[str] = []
+    group: object = typer.main.get_command(application(words))
     for word in words:
-        command = getattr(command, "commands", {}).get(word)
-        if command is None:
+        group = getattr(group, "commands", {}).get(word)
+        if group is None:
             break
         found.append(word)
-    return " ".join(found)
+    return " ".join(["levergate", *found])
 
 
 def _report(words: Sequence[str], code: Exit, kind: str, message: str, cure: str) -> int:
