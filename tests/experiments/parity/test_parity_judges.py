@@ -11,6 +11,7 @@ from experiments.parity import (
     graph,
     loss,
     memcheck,
+    op,
     results,
     rollback,
     smoke,
@@ -514,6 +515,16 @@ def test_where_both_arms_fail_the_reference_is_named_first() -> None:
     with pytest.raises(ProcessFailed) as caught:
         smoke.check(bench(fails=crash("cand", "ref")))
     assert [one.arm for one in caught.value.failures] == ["ref", "cand"]
+
+
+def test_a_levers_fault_in_both_processes_is_no_arms_and_in_one_the_candidates() -> None:
+    found = TaskResult(failure="lever-defective", stage="op", message="op_cases of planted=on")
+    for arms, kind in ((("cand", "ref"), "lever-defective"), (("cand",), "crashed")):
+        fails = dict.fromkeys(arms, found)
+        with pytest.raises(ProcessFailed) as caught:
+            op.check(bench(fails=lambda task, fails=fails: fails.get(task.arm)))  # type: ignore[misc]
+        (failure,) = caught.value.failures
+        assert (failure.arm, failure.kind) == ("cand", kind)
 
 
 def test_an_arm_that_leaves_state_changed_is_not_restored() -> None:
