@@ -144,13 +144,25 @@ def _unexpected(words: Sequence[str], error: Exception) -> int:
     explain = getattr(error, "format_message", None)
     if explain is not None:
         context = getattr(error, "ctx", None)
-        asked = context.command_path if context else "levergate"
+        asked = context.command_path if context else _named(words)
         cure = f"see {asked} --help" if explain() else ""
         return _report(words, Exit.USAGE, "UsageError", explain().rstrip("."), cure)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return _report(words, Exit.INTERNAL, "DiskFull", str(error), "free space and try again")
     message = f"internal error: {type(error).__name__}: {error}"
     return _report(words, Exit.INTERNAL, "InternalError", message, f"its log is {_log(words)}")
+
+
+def _named(words: Sequence[str]) -> str:
+    """The command that the words name; an option that lacks its argument says no command."""
+    found: list[str] = []
+    group: object = typer.main.get_command(application(words))
+    for word in words:
+        group = getattr(group, "commands", {}).get(word)
+        if group is None:
+            break
+        found.append(word)
+    return " ".join(["levergate", *found])
 
 
 def _report(words: Sequence[str], code: Exit, kind: str, message: str, cure: str) -> int:

@@ -65,7 +65,8 @@ class DefaultState(Value):
     """What ships in one scope, since which run, and what a reader must know beside it.
 
     ``ships`` is the setting in force. ``flags`` are shown wherever the state is; ``notes`` explain
-    them, one line each. ``beside`` are the other levers that were on in the run that decided.
+    them, one line each. ``beside`` are the other levers that were on in the run that decided, and
+    ``otherwise`` is what the latest verdicts beside other ones say, where they say something else.
     """
 
     scope: Scope
@@ -80,17 +81,32 @@ class DefaultState(Value):
     notes: tuple[str, ...] = ()
     override: Override | None = None
     beside: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """The state with its flags: ``on (unconfirmed, stale)``."""
-        return f"{self.state} ({', '.join(self.flags)})" if self.flags else self.state
+        return self._flagged(self.state)
+
+    @property
+    def label_beside(self) -> str:
+        """The same with the levers beside which that was measured: ``on beside a=on (stale)``.
+
+        What a person said holds whatever stands beside it.
+        """
+        if self.override is not None or not self.beside:
+            return self.label
+        return self._flagged(f"{self.state} beside {', '.join(self.beside)}")
+
+    def _flagged(self, said: str) -> str:
+        return f"{said} ({', '.join(self.flags)})" if self.flags else said
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Flags that need their reason beside them, each in one line."""
+        """Flags that need their reason beside them, and verdicts beside other levers."""
         both = zip(self.flags, self.notes, strict=True)
-        return tuple(f"{flag}: {note}" for flag, note in both if flag != "unconfirmed")
+        flagged = (f"{flag}: {note}" for flag, note in both if flag != "unconfirmed")
+        return (*flagged, *(f"otherwise: {one}" for one in self.otherwise))
 
     @property
     def applies(self) -> bool:
@@ -148,6 +164,25 @@ def derive_state(
         notes=tuple(text for _, text in notes),
         override=said,
         beside=latest.on_set if latest else (),
+        otherwise=_otherwise(latest, standing) if latest else (),
+    )
+
+
+def _otherwise(latest: Evidence, standing: Sequence[Evidence]) -> tuple[str, ...]:
+    """The latest verdict beside each other set of levers, where it puts the lever elsewhere.
+
+    A verdict on another stack, or of another source, is another matter than what stood beside.
+    """
+    newest = {
+        one.on_set: one
+        for one in standing
+        if one.versions == latest.versions and one.lever_digest == latest.lever_digest
+    }
+    on = latest.outcome is Outcome.DEFAULT_ON
+    return tuple(
+        f"beside {', '.join(one.on_set) or 'no other lever'} run {one.run_id} is {one.outcome}"
+        for one in newest.values()
+        if one.on_set != latest.on_set and (one.outcome is Outcome.DEFAULT_ON) != on
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from experiments.records import FailureKind
-from levers.errors import BadParameter, BadSetting, LeverConflict, NotRestored
+from levers.errors import BadParameter, BadSetting, DefectiveLever, LeverConflict, NotRestored
 
 OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 """How torch's CPU allocator and CUDA name it in a plain ``RuntimeError``."""
@@ -18,8 +21,33 @@ def kind_of(error: BaseException) -> FailureKind:
         return "out-of-memory"
     if isinstance(error, NotRestored):
         return "not-restored"
+    if isinstance(error, DefectiveLever):
+        return "lever-defective"
     if isinstance(error, FloatingPointError):
         return "not-finite"
     if isinstance(error, (LeverConflict, BadParameter, BadSetting)):
         return "unmet"
     return "crashed"
+
+
+@contextlib.contextmanager
+def levers_own(what: str) -> Iterator[None]:
+    """What is raised inside is the lever's own fault, in whichever arm's process it runs.
+
+    Memory that is not there is nobody's statement, and stays what it is.
+
+    Args:
+        what: the hook in words, such as ``op_cases of fused_modulate=on``.
+
+    Raises:
+        DefectiveLever: something else was raised.
+    """
+    try:
+        yield
+    except DefectiveLever:
+        raise
+    except (Exception, SystemExit) as error:  # a hook is a boundary to foreign code
+        if kind_of(error) == "out-of-memory":
+            raise
+        said = f"{what} raised {type(error).__name__}: {error}"
+        raise DefectiveLever(said, cure="correct the lever") from error

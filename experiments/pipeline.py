@@ -162,7 +162,7 @@ def listing() -> tuple[LeverRow, ...]:
         lever = found.lever
         mine = [state for state in states if state.scope.lever == lever.name]
         said = (lever.summary, lever.settings.describe(), lever.workloads, lever.env)
-        states_of = tuple((str(state.scope), state.label) for state in mine)
+        states_of = tuple((str(state.scope), state.label_beside) for state in mine)
         notes = tuple(f"{state.scope}: {note}" for state in mine for note in state.remarks)
         rows.append(LeverRow(lever.name, *said, states=states_of, notes=notes))
     return tuple(rows)

@@ -24,6 +24,7 @@ from torch.profiler import profile as torch_profile
 from experiments.profiling_records import GROUPS, Group, GroupTime, KernelTime, Profile
 from experiments.roofline.groups import of_kernel, of_operator, union_ms
 from experiments.tasks import Task
+from experiments.values import Scalar
 from experiments.workloads.base import Session
 
 STEPS = 3
@@ -50,6 +51,14 @@ class Stepping(Protocol):
 
     def step_once(self) -> None:
         """One whole step of the timed work, untimed."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A session that can say how much work such a step is, without timing anything."""
+
+    def step_work(self) -> Mapping[str, Scalar]:
+        """Useful FLOP and least bytes of one :meth:`Stepping.step_once`, by the name of a fact."""
 
 
 @dataclass(slots=True)
@@ -82,6 +91,7 @@ def profile(task: Task, session: Session) -> Profile:
     on_cuda = task.device.startswith("cuda")
     stepping = isinstance(session, Stepping)
     once = session.step_once if isinstance(session, Stepping) else session.exercise
+    work = session.step_work() if stepping and isinstance(session, Counting) else {}
     steps = int(task.arguments.get("steps", STEPS))
     plain_ms = _wall_ms(once, PLAIN_STEPS, on_cuda)
     activities = [ProfilerActivity.CUDA] if on_cuda else []
@@ -99,7 +109,7 @@ def profile(task: Task, session: Session) -> Profile:
         level="kernels" if on_cuda else "operators",
         unit="step" if stepping else "pass",
         ceilings=ceilings("cuda" if on_cuda else "cpu"),
-        facts={"threads": torch.get_num_threads(), "torch": torch.__version__},
+        facts={**work, "threads": torch.get_num_threads(), "torch": torch.__version__},
     )
 
 

@@ -127,9 +127,10 @@ REASON_TEXTS: dict[str, Reason] = {
         "Start it as its users do (compiled, captured, caches as configured).",
     ),
     "lever-defective": Reason(
-        "With its kill switch at off, the lever still changes results against a process that never "
-        "imported it.",
-        "Correct the lever: off must mean untouched.",
+        "The lever itself is at fault: with its kill switch at off it still changes results "
+        "against a process that never imported it, or a hook that states its cases or reads its "
+        "sites raised.",
+        "Correct the lever: off must mean untouched, and a hook must state what it is asked for.",
     ),
     "environment": Reason(
         "The environment of the measured processes is not the one that was asked for.",

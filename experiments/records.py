@@ -109,7 +109,10 @@ class Sample(Value):
     telemetry: FrozenMap[Scalar] = Field(default_factory=dict)
 
 
-FailureKind = Literal["out-of-memory", "crashed", "hung", "not-restored", "not-finite", "unmet"]
+FailureKind = Literal[
+    "out-of-memory", "crashed", "hung", "not-restored", "not-finite", "unmet", "lever-defective"
+]
+"""How a process failed; ``lever-defective`` is no arm's fault, in whichever process it showed."""
 
 
 class ArmFailure(Value):

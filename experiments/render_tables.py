@@ -42,7 +42,7 @@ def _print_states(console: Console, rows: Sequence[LeverRow]) -> None:
     if not states:
         console.print("no default state yet: every lever is off until a verdict says otherwise")
         return
-    table = _table("default state", "in this scope")
+    table = _table("default state", "in this scope", whole=False)
     for scope, state in states:
         table.add_row(Text(state), Text(scope))
     console.print(table)
@@ -58,6 +58,7 @@ def print_history(console: Console, rows: Sequence[HistoryRow]) -> None:
     table = _table("run", "comparison", "verdict", "deciding axis\neffect % [interval]")
     for row in rows:
         compared = f"{row.lever} {row.ref} -> {row.cand}\n{row.workload}, {row.device_kind}"
+        compared += f"\nbeside {', '.join(row.beside)}" if row.beside else ""
         verdict = Text(row.outcome or row.status, style=OUTCOME_STYLES.get(row.outcome, ""))
         if row.reason:
             verdict.append(f"\n{row.reason}", style="dim")
@@ -85,9 +86,9 @@ def _marks(row: HistoryRow) -> list[str]:
     return marks
 
 
-def _table(*columns: str) -> Table:
-    """A table whose first column is never broken: it is what a reader copies."""
+def _table(*columns: str, whole: bool = True) -> Table:
+    """A table; ``whole``: its first column is never broken, since it is what a reader copies."""
     table = Table(box=box.SIMPLE_HEAD)
     for name in columns:
-        table.add_column(Text(name), overflow="fold", no_wrap=name == columns[0])
+        table.add_column(Text(name), overflow="fold", no_wrap=whole and name == columns[0])
     return table

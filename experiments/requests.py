@@ -135,7 +135,7 @@ class HistoryRow:
     """One stored run of a lever.
 
     ``effect``, ``lower`` and ``upper`` (log ratios) belong to ``axis``, the deciding one; they are
-    None where no speed may be shown.
+    None where no speed may be shown. ``beside`` are the other levers that were on in both arms.
     """
 
     run_id: str
@@ -153,6 +153,7 @@ class HistoryRow:
     lower: float | None = None
     upper: float | None = None
     pairs: int = 0
+    beside: tuple[str, ...] = ()
     standing: Standing = field(default_factory=Standing)
 
 

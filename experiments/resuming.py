@@ -1,8 +1,8 @@
 """Going on with what was begun: it keeps what it began with, and what is typed beside must agree.
 
-An option that a resumed run, selection or calibration could only ignore would leave its user with
-the answer to another question than the one that was typed. What is typed as it was the first time
-is let through.
+An option that a resumed run, selection, calibration or stack could only ignore would leave its user
+with the answer to another question than the one that was typed. What is typed as it was the first
+time is let through.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from experiments import beside, environment, prepare
-from experiments.calibration.requests import CalibrateRequest
+from experiments.calibration.requests import DEFAULT_PAIRS, CalibrateRequest
 from experiments.candidates import candidates
 from experiments.family.records import FamilyHead
+from experiments.plan import BLOCK_PAIRS
 from experiments.requests import NO_ORACLE, AbRequest
 from experiments.run_record import RunRecord
 from experiments.spec import AbSpec, ranks_of
 from experiments.stack.prepare import typed
+from experiments.stack.records import StackRecord, StackSpec
+from experiments.stack.requests import DEFAULT_BLOCKS, StackRequest
 from experiments.workloads import catalog as workloads
 from levers import catalog
 from levers.base import OFF
@@ -65,7 +68,7 @@ def refuse_other_selection(request: AbRequest, head: FamilyHead, member: RunReco
 
 
 def refuse_other_calibration(request: CalibrateRequest, record: RunRecord) -> None:
-    """The same for a calibration; its number of pairs is the one that it was begun with.
+    """The same for a calibration.
 
     Raises:
         UsageError: an option that could only be ignored.
@@ -74,11 +77,51 @@ def refuse_other_calibration(request: CalibrateRequest, record: RunRecord) -> No
     named = (("--workload", request.workload, spec.workload), ("--seed", request.seed, spec.seed))
     differences = (
         *(one for one in named if one[1] is not None),
+        *_device(request.device, spec),
+        *_pairs(request.pairs, spec.looks[-1]),
         *_budget(request.budget_s, spec.budget_s),
         *_settings(request.settings, spec),
     )
     command = f"levergate calibrate --resume {record.run_id}"
     _refuse(differences, f"calibration {record.run_id}", command)
+
+
+def refuse_other_stack(request: StackRequest, head: StackRecord) -> None:
+    """The same for a stack; figures of others beside its rows are refused before (``--published``).
+
+    Raises:
+        UsageError: an option that could only be ignored.
+    """
+    spec = head.spec
+    differences = (
+        *_of_stack(request, spec),
+        *_device(request.device, spec),
+        *_budget(request.budget_s, spec.budget_s),
+        *_settings(request.settings, spec),
+    )
+    command = f"levergate stack --resume {head.stack_id}"
+    _refuse(differences, f"stack {head.stack_id}", command)
+
+
+def _of_stack(request: StackRequest, spec: StackSpec) -> Iterator[Difference]:
+    """What was typed of a stack's rows and blocks; a word that is the default asks for nothing."""
+    if request.workload:
+        yield "WORKLOAD", request.workload, spec.workload
+    if request.levers:
+        asked = " ".join(map(str, typed(request.levers)))
+        yield "--levers", asked, " ".join(map(str, spec.levers)) or "none"
+    if request.seed is not None:
+        yield "--seed", request.seed, spec.seed
+    if request.oracle is not None:
+        yield "--oracle", request.oracle, spec.oracle.oracle if spec.oracle else NO_ORACLE
+    if request.blocks != DEFAULT_BLOCKS:
+        yield "--blocks", request.blocks, spec.blocks
+    if request.ranks != 1:
+        yield "--ranks", request.ranks, ranks_of(spec.parameters)
+    if not request.leave_one_out and spec.left_out:
+        yield "--leave-one-out", "--no-leave-one-out", "yes"
+    if not request.pairs and spec.overlaps:
+        yield "--pairs", "--no-pairs", "yes"
 
 
 def _refuse(differences: Iterable[Difference], what: str, command: str) -> None:
@@ -96,12 +139,7 @@ def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
         yield "--ref", request.ref, spec.ref
     if request.workload is not None:
         yield "--workload", request.workload, spec.workload
-    if request.device is not None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        asked = environment.find_device(
-            request.device, visible=visible, ranks=ranks_of(spec.parameters)
-        )
-        yield "--device", asked.facts.device, spec.device
+    yield from _device(request.device, spec)
     if request.seed is not None:
         yield "--seed", request.seed, spec.seed
     if request.oracle is not None:
@@ -124,12 +162,30 @@ def _candidates(request: AbRequest, head: FamilyHead) -> Iterator[Difference]:
         yield "--cand", ",".join(asked), ",".join(sorted(setting for setting, _ in head.runs))
 
 
+def _device(asked: str | None, spec: AbSpec | StackSpec) -> Iterator[Difference]:
+    """The device as it was found here.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if asked is not None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        found = environment.find_device(asked, visible=visible, ranks=ranks_of(spec.parameters))
+        yield "--device", found.facts.device, spec.device
+
+
+def _pairs(asked: int, begun: int) -> Iterator[Difference]:
+    """Pairs of a calibration, in whole blocks as they were begun."""
+    if asked != DEFAULT_PAIRS and -(-asked // BLOCK_PAIRS) * BLOCK_PAIRS != begun:
+        yield "--pairs", asked, begun
+
+
 def _budget(asked_s: float | None, begun_s: float | None) -> Iterator[Difference]:
     if asked_s is not None:
         yield "--budget", f"{asked_s:g}s", "none" if begun_s is None else f"{begun_s:g}s"
 
 
-def _settings(asked: Mapping[str, str], spec: AbSpec) -> Iterator[Difference]:
+def _settings(asked: Mapping[str, str], spec: AbSpec | StackSpec) -> Iterator[Difference]:
     """The workload's parameters, read as at the beginning: ``1, 2`` and ``1,2`` are the same.
 
     Raises:

@@ -90,7 +90,8 @@ class Outputs(Value):
     ``digests`` name output tensors by SHA-256 of their bytes; ``nonfinite`` counts non-finite
     values by output name; ``gaps`` holds the answers to a teacher-forcing request, one per prefix:
     the logit gap in nat between the reference's choice and the candidate's. ``unsteady`` names the
-    digests that were not the same in all repeats inside this process.
+    digests that were not the same in all repeats inside this process. ``step_inputs`` are digests
+    of what each step of a training curve worked on; ``inputs_digest`` is of all of them.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -100,6 +101,7 @@ class Outputs(Value):
     nonfinite: FrozenMap[int] = Field(default_factory=dict)
     gaps: tuple[float, ...] = ()
     inputs_digest: str = ""
+    step_inputs: tuple[str, ...] = ()
     unsteady: tuple[str, ...] = ()
 
 

@@ -48,4 +48,5 @@ def _row(record: RunRecord) -> HistoryRow:
         spec.workload,
         record.environment.device_kind,
         record.status,
+        beside=tuple(sorted(str(one) for one in spec.stack)),
     )

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.failure_kinds import levers_own
 from experiments.records import COUNTED, WORK
 from experiments.values import Scalar
 from experiments.workloads.base import Session
@@ -95,6 +96,8 @@ def _read(session: Session, name: str) -> dict[str, str]:
     plans: dict[str, str] = {}
     for site in lever.touches:
         if site in session.sites:
-            for axis, plan in lever.witness(held(session.sites[site])).items():
+            with levers_own(f"witness of {name}"):
+                found = dict(lever.witness(held(session.sites[site])))
+            for axis, plan in found.items():
                 plans[axis] = f"{plans[axis]}; {plan}" if axis in plans else plan
     return plans

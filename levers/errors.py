@@ -7,6 +7,7 @@ LevergateError
 │   ├── BadParameter        a workload parameter, device or model folder that cannot be used
 │   └── LeverConflict       two levers claim one site
 ├── NotRestored             a hook did not put back what it found
+├── DefectiveLever          a hook raised where no arm's work ran: its cases, its witness
 ├── BrokenLever             a plugin that did not import was asked for
 └── StoreError              the registry, the spool or a bundle cannot be read or written
 """
@@ -58,6 +59,10 @@ class LeverConflict(UsageError):
 
 class NotRestored(LevergateError):
     """A disable hook left something other than what enable had found."""
+
+
+class DefectiveLever(LevergateError):
+    """A hook that only states or reads something raised: no arm's fault, but the lever's."""
 
 
 class BrokenLever(LevergateError):

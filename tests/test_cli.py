@@ -125,6 +125,11 @@ def test_what_is_not_typed_is_left_to_the_pipeline(planned):
     [
         ("ab", "Missing argument 'lever'; see levergate ab --help"),
         ("measure x", "No such command 'measure'"),
+        ("ab x --cand", "Option '--cand' requires an argument; see levergate ab --help"),
+        ("ab x --json=3 --nix", "see levergate ab --help"),
+        ("campaign run --budget", "an argument; see levergate campaign run --help"),
+        ("policy replay f --min-clear", "an argument; see levergate policy replay --help"),
+        ("--help=3", "does not take a value; see levergate --help"),
         ("ab x --budget 3x", "--budget '3x' is no time; write 90s, 3m or 1h30m"),
         ("pr --lever x --post -1", "Invalid value for '--post'"),
         ("ab x --budget -3m", "--budget '-3m' is no time"),

@@ -158,10 +158,10 @@ def _report(row: CampaignRow, where: Home, listener: Listener) -> None:
     """Write the Markdown and the page, and mirror the row; a mirror that is down costs a line."""
     listener.on_stage("save", "row, page and MLflow")
     folder = make_folder(reports.folder(where, row.name))
+    reported.note(folder, row)
     write_atomically(folder / "row.md", reports.markdown(row))
     write_atomically(folder / "report.html", reports.page(row))
     write_atomically(folder / "row.json", row.model_dump_json(indent=1) + "\n")
-    reported.note(folder, row)
     if problem := sync.hand_over(row, where):
         said = f"MLflow does not hold this row ({problem}); it is in {folder}"
         listener.on_warning(f"{said}, and levergate sync mirrors it later")

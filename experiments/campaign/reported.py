@@ -1,8 +1,8 @@
 """Which rows of a campaign were reported, and which of them MLflow is known to hold.
 
 Rows between two steps of a run are stored and not reported: they are the campaign's history in the
-registry. A row is noted here before it is handed to MLflow, so that a store that is down, or a kill
-in between, leaves a note that ``levergate sync`` acts on.
+registry. A row is noted here before anything else is made of it, so that a store that is down, or
+a page that could not be written, leaves a note that ``levergate sync`` acts on.
 """
 
 from __future__ import annotations

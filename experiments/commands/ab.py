@@ -133,11 +133,6 @@ def _run(
         UsageError: options that do not go together.
     """
     typed = candidates(request.cand) if request.cand is not None else ()
-    if request.resume is not None and request.beside:
-        raise UsageError(
-            "a resumed run keeps the levers that it began with, and --with could not change them",
-            cure="leave out --with, or start a new run without --resume",
-        )
     if screen and (expects or request.resume is not None):
         raise UsageError(
             "a screen gives no verdict to expect, and there is nothing to resume",

@@ -91,7 +91,7 @@ def override(
 
 def _print_overridden(found: Overridden) -> None:
     state = found.state
-    typer.echo(f"default state {state.label}, ships {state.ships!r}: {state.scope}")
+    typer.echo(f"default state {state.label_beside}, ships {state.ships!r}: {state.scope}")
     for flag, note in zip(state.flags, state.notes, strict=True):
         typer.echo(f"- {flag}: {note}")
     _print_mirror(found.mirror)

@@ -91,8 +91,7 @@ def stack(
     if show is not None:
         return show_stack(show, html=html, as_json=as_json, command="stack")
     if resume is not None:
-        asked = {"levers": levers, "set": set_, "first": first, "published": published}
-        _refuse_beside_resume(**asked, seed=seed, oracle=oracle)
+        _refuse_beside_resume(first=first, published=published)
     request = StackRequest(
         workload=workload or "",
         levers=tuple(filter(None, (levers or "").split(","))),
@@ -114,7 +113,7 @@ def stack(
 
 
 def _refuse_beside_resume(**given: object) -> None:
-    """Refuse what a resumed stack could only ignore: its head says what it measures.
+    """Refuse what cannot even be held against a resumed stack: its record has it in other words.
 
     Raises:
         UsageError: one of them was given.

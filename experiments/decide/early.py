@@ -16,6 +16,7 @@ REFERENCE_REASONS: dict[FailureKind, str] = {
     "not-finite": "reference-not-finite",
     "not-restored": "not-restored",
     "unmet": "unmet",
+    "lever-defective": "lever-defective",
 }
 """What a failure of the reference makes of the run: always invalid."""
 
@@ -26,6 +27,7 @@ CANDIDATE_REASONS: dict[FailureKind, tuple[Outcome, str]] = {
     "not-finite": (Outcome.GATED_OFF, "parity-failed"),
     "not-restored": (Outcome.INVALID, "not-restored"),
     "unmet": (Outcome.INVALID, "unmet"),
+    "lever-defective": (Outcome.INVALID, "lever-defective"),
 }
 """What a failure of the candidate makes of the run, where the reference did the same work."""
 
@@ -82,7 +84,7 @@ def _reference_failure(evidence: Evidence) -> Decision | None:
 
 
 def _reference_text(evidence: Evidence, failure: ArmFailure) -> str:
-    text = f"the reference {failure.kind} at {failure.stage}: {failure.message}"
+    text = _said("reference", failure)
     candidate_failed = any(one.arm == "cand" for one in evidence.failures)
     worked = any(witness.arm == "cand" for witness in evidence.witnesses) or any(
         sample.arm == "cand" for sample in evidence.samples
@@ -117,9 +119,14 @@ def _candidate_failure(evidence: Evidence) -> Decision | None:
     for failure in evidence.failures:
         if failure.arm == "cand":
             outcome, reason = CANDIDATE_REASONS[failure.kind]
-            text = f"the candidate {failure.kind} at {failure.stage}: {failure.message}"
-            return Decision(outcome=outcome, reason=reason, detail=text)
+            return Decision(outcome=outcome, reason=reason, detail=_said("candidate", failure))
     return None
+
+
+def _said(arm: str, failure: ArmFailure) -> str:
+    """Who failed, how and where; a lever's own fault is no arm's."""
+    who = "the lever" if failure.kind == "lever-defective" else f"the {arm} {failure.kind}"
+    return f"{who} at {failure.stage}: {failure.message}"
 
 
 def _not_engaged(evidence: Evidence) -> Decision | None:

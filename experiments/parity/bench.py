@@ -234,8 +234,7 @@ class Bench:
         if task.arm != "cand":
             raise ProcessFailed((failure,))
         again = self._reference_of(task)
-        blamed = _failure_of(again, self._execute(again))
-        raise ProcessFailed((failure,) if blamed is None else (blamed, failure))
+        raise ProcessFailed(_blamed(failure, _failure_of(again, self._execute(again))))
 
     def _reference_of(self, task: Task) -> Task:
         """The reference's form of a candidate's task."""
@@ -279,6 +278,20 @@ def concurrencies(parameters: Mapping[str, Scalar]) -> tuple[int, ...]:
     """The numbers of the parameter ``concurrency`` (``1,2,4,8``); none where there is no such."""
     text = str(parameters.get("concurrency", ""))
     return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+def _blamed(candidate: ArmFailure, reference: ArmFailure | None) -> tuple[ArmFailure, ...]:
+    """Whose failure a candidate's is, given how the reference did at the same work.
+
+    A hook of the lever that fails in both processes is the lever's fault, and the reference has
+    none. One that fails in the candidate's alone came after something that the candidate did.
+    """
+    if reference is None:
+        own = "crashed" if candidate.kind == "lever-defective" else candidate.kind
+        return (candidate.model_copy(update={"kind": own}),)
+    if reference.kind == "lever-defective":
+        return (reference.model_copy(update={"arm": "cand"}),)
+    return reference, candidate
 
 
 def _failure_of(task: Task, result: TaskResult) -> ArmFailure | None:

@@ -17,7 +17,7 @@ from typing import Literal
 from experiments.parity.bench import Arms, Bench
 from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio, times
 from experiments.tasks import Gradient, Task
-from experiments.values import Scalar, digest_of
+from experiments.values import Scalar, digest_of, unlike
 from levers.policy import GatingPolicy, ParityClass
 
 BF16_WORK = 2.0**-12
@@ -39,8 +39,8 @@ REDRAWS = 3
 class Verdict:
     """What the gradients showed.
 
-    ``fault`` is the reference's; ``bits``: all digests are equal; ``tolerated``: parameters that
-    passed by the policy's tolerance alone.
+    ``fault`` is the reference's, or that the arms had different inputs; ``bits``: all digests are
+    equal; ``tolerated``: parameters that passed by the policy's tolerance alone.
     """
 
     passed: int = 0
@@ -50,7 +50,7 @@ class Verdict:
     detail: str = ""
     bits: bool = True
     tolerated: int = 0
-    fault: Literal["", "not-finite"] = ""
+    fault: Literal["", "not-finite", "inputs-differ"] = ""
     digest: str = ""
     figures: Mapping[str, Scalar] = field(default_factory=dict)
 
@@ -99,20 +99,22 @@ def compare(bench: Bench, arms: Arms) -> Verdict:
     Raises:
         ProcessFailed: a process failed.
     """
-    reference = _ask(bench, "ref", arms)
-    candidate = _ask(bench, "cand", arms)
+    (reference, candidate), apart = _ask(bench, arms, 0)
+    if apart:
+        return apart
     tolerance = tolerance_of(bench.spec.policy)
     first = judge([reference], [candidate], tolerance=tolerance)
     if first.passed == first.total or first.fault or not _comparable(reference, candidate):
         return first
     suspects = outside([reference], [candidate], tolerance)
-    steps = range(1, 1 + REDRAWS)
-    fresh = judge(
-        [_ask(bench, "ref", arms, seed_step=step) for step in steps],
-        [_ask(bench, "cand", arms, seed_step=step) for step in steps],
-        only=suspects,
-        tolerance=tolerance,
-    )
+    draws = []
+    for step in range(1, 1 + REDRAWS):
+        drawn, apart = _ask(bench, arms, step)
+        if apart:
+            return apart
+        draws.append(drawn)
+    references, candidates = zip(*draws, strict=True)
+    fresh = judge(references, candidates, only=suspects, tolerance=tolerance)
     return fresh if fresh.passed < fresh.total else first_after(first, fresh)
 
 
@@ -146,9 +148,15 @@ def first_after(first: Verdict, fresh: Verdict) -> Verdict:
 
 
 def _ask(
-    bench: Bench, arm: Literal["ref", "cand"], arms: Arms, *, seed_step: int = 0
-) -> tuple[Gradient, ...]:
-    return bench.outputs(arm, arms.of(arm), _WANTED, seed_step=seed_step).gradients
+    bench: Bench, arms: Arms, seed_step: int
+) -> tuple[tuple[tuple[Gradient, ...], tuple[Gradient, ...]], Verdict | None]:
+    """Both arms' gradients of one draw, and what there is to say where it was not the same one."""
+    ref = bench.outputs("ref", arms.ref, _WANTED, seed_step=seed_step)
+    cand = bench.outputs("cand", arms.cand, _WANTED, seed_step=seed_step)
+    apart = unlike(ref.inputs_digest, cand.inputs_digest)
+    said = f"the arms' gradients are not of the same batch ({apart})"
+    fault = Verdict(worst=said, fault="inputs-differ", bits=False) if apart else None
+    return (ref.gradients, cand.gradients), fault
 
 
 def _comparable(reference: Sequence[Gradient], candidate: Sequence[Gradient]) -> bool:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from experiments.parity import gradients
 from experiments.parity.bench import Arms, Bench
-from experiments.parity.bounds import NORM_RATIO
+from experiments.parity.curves import Curve, compare_curves, first_apart
 from experiments.parity.determinism import nonfinite
 from experiments.parity.gradients import Verdict
 from experiments.parity.results import empty, failed, not_run, reference_fault
@@ -33,19 +32,6 @@ TRUTH = "loss-truth"
 """Among a workload's checks where it can train the reference in fp64 (``truth`` of its losses)."""
 
 Arm: TypeAlias = Literal["ref", "cand"]
-
-SPREAD_FACTOR = 3.0
-"""The candidate's curve may be this much further from the reference's than its own repeats are.
-
-With a handful of reorderings the largest of them understates the spread by up to such a factor.
-"""
-
-LOSS_FLOOR = 2.0**-9
-"""Relative deviation of a curve that is within the variance of bf16 kernels.
-
-Half a unit in the last place of a bf16 value in [1, 2) is 2^-8; a mean over many elements stays
-below half of that.
-"""
 
 
 def check(bench: Bench) -> CheckResult:
@@ -125,12 +111,13 @@ def _fault(
         return reference_fault(
             name, "not-finite", "reference: a loss is not finite", "", (0, steps)
         )
+    if apart := _unlike_inputs(first, again):
+        return empty(name, f"the reference's repeat did not train on the same batches ({apart})")
     if demands_bits and first.losses != again.losses:
         what = "reference not deterministic: equal runs give other losses"
-        where = f"step {_first_apart(first.losses, again.losses)}"
+        where = f"step {first_apart(first.losses, again.losses)}"
         return reference_fault(name, "not-deterministic", what, where, (0, steps))
-    if candidate.inputs_digest != first.inputs_digest:
-        apart = unlike(first.inputs_digest, candidate.inputs_digest)
+    if apart := _unlike_inputs(first, candidate):
         return empty(name, f"the arms did not train on the same batches ({apart})")
     if len(candidate.losses) != steps:
         what = f"{len(candidate.losses)} losses, the reference has {steps}"
@@ -140,102 +127,29 @@ def _fault(
     return None
 
 
+def _unlike_inputs(one: Outputs, other: Outputs) -> str:
+    """The first step whose inputs differ, and which of them; empty where none does.
+
+    A curve that ends early is no matter of its inputs.
+    """
+    for step, (mine, others) in enumerate(zip(one.step_inputs, other.step_inputs, strict=False)):
+        if mine != others:
+            return f"step {step}: {unlike(mine, others)}"
+    if len(one.step_inputs) != len(other.step_inputs):
+        return ""
+    return unlike(one.inputs_digest, other.inputs_digest)
+
+
 def _nonfinite_loss(outputs: Outputs) -> bool:
     return not all(map(math.isfinite, outputs.losses)) or bool(nonfinite([outputs]))
-
-
-class Curve:
-    """How far the candidate's losses are from the reference's, and how far its own repeats are."""
-
-    def __init__(
-        self,
-        reference: Sequence[float],
-        repeats: Sequence[Sequence[float]],
-        candidate: Sequence[float],
-    ) -> None:
-        scale = _rms(reference) or 1.0
-        self.steps = len(reference)
-        self.equal = tuple(reference) == tuple(candidate)
-        self.steady = all(tuple(reference) == tuple(one) for one in repeats[:1])
-        self.first_apart = _first_apart(reference, candidate)
-        self.deviation = _rms(_gaps(reference, candidate)) / scale
-        self.spread = max((_rms(_gaps(reference, one)) for one in repeats), default=0.0) / scale
-        self.allowed = max(SPREAD_FACTOR * self.spread, LOSS_FLOOR)
-        self.last = (reference[-1], candidate[-1])
-        self.curves = _named(reference, repeats, candidate)
-        self._scale = scale
-        self.from_truth: tuple[float, float] | None = None
-
-    def against(self, truth: Sequence[float]) -> Curve:
-        """Also hold each arm against the curve in fp64: a better sum moves the curve, to truth.
-
-        Raises:
-            ValueError: the curve of truth has another length.
-        """
-        arms = self.curves["reference"], self.curves["candidate"]
-        reference, candidate = (_rms(_gaps(one, truth)) / self._scale for one in arms)
-        self.from_truth = reference, candidate
-        self.curves = MappingProxyType({**self.curves, "truth": tuple(truth)})
-        return self
-
-    @property
-    def inside(self) -> bool:
-        """Whether the candidate stays inside the band, or is as near to truth as the reference."""
-        if self.deviation <= self.allowed:
-            return True
-        if self.from_truth is None:
-            return False
-        reference, candidate = self.from_truth
-        return candidate <= max(NORM_RATIO * reference, LOSS_FLOOR)
-
-    def describe(self) -> str:
-        """The deviation beside the spread, both relative; the distances from truth if known."""
-        said = (
-            f"curve {self.deviation:.2g} from the reference's "
-            f"(own repeats and reorderings {self.spread:.2g}, allowed {self.allowed:.2g})"
-        )
-        if self.from_truth is None:
-            return said
-        reference, candidate = self.from_truth
-        return f"{said}; from fp64 truth: reference {reference:.2g}, candidate {candidate:.2g}"
-
-
-def _named(
-    reference: Sequence[float], repeats: Sequence[Sequence[float]], candidate: Sequence[float]
-) -> Mapping[str, tuple[float, ...]]:
-    """The curves by name; the first of ``repeats`` is the same work again, the others reorder."""
-    again = {f"reference repeat {k}": tuple(one) for k, one in enumerate(repeats[:1], 1)}
-    reordered = {f"reference reordered {k}": tuple(one) for k, one in enumerate(repeats[1:], 1)}
-    own = {"reference": tuple(reference), "candidate": tuple(candidate)}
-    return MappingProxyType({**own, **again, **reordered})
-
-
-def compare_curves(
-    reference: Sequence[float], repeats: Sequence[Sequence[float]], candidate: Sequence[float]
-) -> Curve:
-    """Compare at full precision: the seventh digit counts."""
-    return Curve(reference, repeats, candidate)
-
-
-def _gaps(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [a - b for a, b in zip(one, other, strict=True)]
-
-
-def _rms(values: Sequence[float]) -> float:
-    return math.sqrt(math.fsum(value * value for value in values) / len(values))
-
-
-def _first_apart(one: Sequence[float], other: Sequence[float]) -> int | None:
-    for step, (a, b) in enumerate(zip(one, other, strict=True)):
-        if a != b:
-            return step
-    return None
 
 
 def judge(name: str, curve: Curve, parameters: Verdict) -> CheckResult:
     """Curve and gradients together: steps and parameters are counted alike."""
     total = curve.steps + parameters.total
     passed = (curve.steps if curve.inside else 0) + parameters.passed
+    if parameters.fault == "inputs-differ":
+        return empty(name, parameters.worst)
     if parameters.fault == "not-finite":
         return reference_fault(name, "not-finite", parameters.worst, parameters.where, (0, total))
     wrong = "" if curve.inside else curve.describe()

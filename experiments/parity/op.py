@@ -10,9 +10,11 @@ that counts is empty.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from experiments.failure_kinds import levers_own
 from experiments.parity import op_summary
 from experiments.parity.bench import BYTE_EXACT_REPEATS, Bench
 from experiments.parity.op_summary import summary
@@ -21,12 +23,15 @@ from experiments.parity_records import CaseResult, CheckResult
 from experiments.tasks import SHARE, Task, TaskResult
 from experiments.values import digest_of
 from levers import catalog
-from levers.base import OFF, OpCase
+from levers.base import OFF, Lever, OpCase
 from levers.known_reports import KnownReport, known_reports
 from levers.policy import ParityClass
 
 if TYPE_CHECKING:
     from experiments.workloads.base import Session
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 NAME = op_summary.NAME
 
@@ -134,6 +139,9 @@ def cases_of(task: Task) -> tuple[OpCase, ...]:
 
     With both on, a case's reference is the reference setting's own candidate; only cases that both
     settings state can be compared.
+
+    Raises:
+        DefectiveLever: the lever could not state them, nor draw inputs, outputs or truth later.
     """
     subject = task.subject
     if subject is None:
@@ -141,17 +149,43 @@ def cases_of(task: Task) -> tuple[OpCase, ...]:
     lever = catalog.get(subject.lever)
     ref, cand = str(task.arguments.get("ref", OFF)), subject.setting
     if cand == OFF:
-        swapped = lever.op_cases(OFF if ref == OFF else ref, task.device)
+        swapped = _stated(lever, OFF if ref == OFF else ref, task.device)
         return tuple(_swap(case) for case in swapped)
-    cases = tuple(lever.op_cases(cand, task.device))
+    cases = _stated(lever, cand, task.device)
     if ref == OFF:
         return cases
-    others = {case.name: case for case in lever.op_cases(ref, task.device)}
+    others = {case.name: case for case in _stated(lever, ref, task.device)}
     return tuple(
         replace(case, reference=others[case.name].candidate, reorderings=())
         for case in cases
         if case.name in others
     )
+
+
+def _stated(lever: Lever, setting: str, device: str) -> tuple[OpCase, ...]:
+    """The cases that a lever states, each of which blames the lever for what is not an arm's."""
+    with levers_own(f"op_cases of {lever.name}={setting}"):
+        return tuple(
+            _own(case, f"of its case {case.name!r}") for case in lever.op_cases(setting, device)
+        )
+
+
+def _own(case: OpCase, whose: str) -> OpCase:
+    return replace(
+        case,
+        inputs=_of_lever(case.inputs, f"inputs {whose}"),
+        outputs=_of_lever(case.outputs, f"outputs {whose}"),
+        truth=_of_lever(case.truth, f"truth {whose}"),
+        masks=case.masks and _of_lever(case.masks, f"masks {whose}"),
+    )
+
+
+def _of_lever(hook: Callable[[A], B], what: str) -> Callable[[A], B]:
+    def blaming(given: A) -> B:
+        with levers_own(what):
+            return hook(given)
+
+    return blaming
 
 
 def _swap(case: OpCase) -> OpCase:

@@ -68,8 +68,10 @@ def check_case(case: OpCase, seed: int, bar: Bar) -> CaseResult:
 def reference_alone(case: OpCase, seed: int) -> None:
     """Run the reference and truth only, to tell whose exception it was."""
     inputs = case.inputs(seed)
-    op_run.poisoned(case, case.reference, inputs)
-    case.truth(inputs)
+    outputs = op_run.poisoned(case, case.reference, inputs)
+    if any(one.is_cuda for one in outputs):
+        torch.cuda.synchronize()  # what the reference did shows here, and not in the lever's truth
+    op_run.truth_of(case, inputs, outputs, case.masks(inputs) if case.masks else None)
 
 
 def _reference_fault(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from experiments.parity import compare
 from levers.base import OpCase
+from levers.errors import DefectiveLever
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 Call: TypeAlias = Callable[[Tensors, Tensors], None]
@@ -180,14 +181,19 @@ def truth_of(case: OpCase, inputs: Tensors, outputs: Tensors, masks: Tensors | N
     """The fp64 truth, checked to be usable.
 
     Raises:
-        ValueError: its shapes differ from the outputs', or it is not finite outside the masks.
+        DefectiveLever: its shapes differ from the outputs', or it is not finite outside the masks.
     """
     truth = case.truth(inputs)
     if [one.shape for one in truth] != [one.shape for one in outputs]:
-        raise ValueError(f"{case.name}: truth and outputs differ in shape")
+        raise DefectiveLever(
+            f"{case.name}: truth and outputs differ in shape", cure="correct the lever's op_cases"
+        )
     fault = nonfinite_fault(truth, masks)
     if fault:
-        raise ValueError(f"{case.name}: truth holds {fault}, which no mask allows")
+        raise DefectiveLever(
+            f"{case.name}: truth holds {fault}, which no mask allows",
+            cure="correct the lever's op_cases",
+        )
     return truth
 
 

@@ -92,5 +92,6 @@ def history_row(row: Mapping[Any, Any], standing: Standing) -> HistoryRow:
         lower=row["lower"],
         upper=row["upper"],
         pairs=row["pairs"],
+        beside=tuple(row["on_set"]),
         standing=standing,
     )

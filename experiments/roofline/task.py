@@ -18,7 +18,7 @@ from experiments.tasks import Task
 from experiments.values import Scalar
 
 FLOP_FACTS: Mapping[str, Group] = {"matmul_flop": "gemm", "attention_flop": "attention"}
-"""Facts of a sample that say the useful work of one step, and the group that does it."""
+"""Facts of a step (profiled or timed) that say its useful work, and the group that does it."""
 
 BYTE_FACTS: Mapping[str, Group] = {
     "row_bytes": "row kernels",
@@ -57,7 +57,8 @@ def profiled(
         levers: the levers that are on, in order.
         arm: whose environment the process gets.
         executor: starts it.
-        samples: timed processes of the same levers; their facts say the work of a step.
+        samples: timed processes of the same levers; their facts say the work of a step where the
+            profiled process cannot. A run that was never timed has none.
     """
     if spec.ranks > 1:
         return Profiled(None, f"it is taken of one process, and this arm has {spec.ranks} ranks")
@@ -75,7 +76,8 @@ def profiled(
         said = f"the process {result.failure or 'left none'} at {result.stage}: {result.message}"
         return Profiled(None, said)
     found = result.profile
-    facts = samples[-1].telemetry if samples and found.unit == "step" else {}
+    timed = samples[-1].telemetry if samples else {}
+    facts = {**timed, **found.facts} if found.unit == "step" else {}
     flop, moved = work_of(facts, FLOP_FACTS), work_of(facts, BYTE_FACTS)
     groups = tuple(
         one.model_copy(update={"flop": flop.get(one.group), "bytes": moved.get(one.group)})

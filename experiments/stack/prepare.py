@@ -40,6 +40,9 @@ from levers.source import source_digest
 NOTHING_TO_GATE = GatingPolicy(primaries=("*",), claims=ParityClass.BYTE_EXACT)
 """The policy of a stack without levers: its rows are the reference and the oracle."""
 
+ON = "on"
+"""The setting that a lever's name alone stands for, where the lever has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
@@ -135,14 +138,21 @@ def facts_of(workload: Workload, parameters: Mapping[str, Scalar], device: Devic
 def typed(texts: Sequence[str], option: str = "--levers") -> tuple[LeverSetting, ...]:
     """The levers as typed with an option, ``name=setting``, in their order.
 
+    A name alone means ``on`` where that is one of the lever's settings.
+
     Raises:
         UsageError: one has no setting, is off, or is named twice.
     """
     found = []
     for text in texts:
-        name, _, setting = text.partition("=")
-        lever = catalog.get(name.strip())
-        checked = lever.settings.check(lever.name, setting.strip() or "on")
+        name, equals, setting = (part.strip() for part in text.partition("="))
+        lever = catalog.get(name)
+        if not setting and (equals or ON not in lever.settings.names):
+            raise BadSetting(
+                f"{option} {text.strip()!r} has no setting",
+                cure=f"write {lever.name}=SETTING, of {lever.settings.describe()}",
+            )
+        checked = lever.settings.check(lever.name, setting or ON)
         if checked == OFF:
             raise BadSetting(
                 f"{lever.name}={OFF} adds nothing to a stack", cure=f"leave it out of {option}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import environment, locks, preflight, run_setup
+from experiments import environment, locks, preflight, resuming, run_setup
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
 from experiments.home import Home, make_folder
@@ -53,7 +53,7 @@ def run(request: StackRequest, home: Home, registry: Registry, listener: Listene
     if request.resume is None:
         stack, head = _begin(request, home, registry, listener)
     else:
-        stack, head = _resume(request.resume, home)
+        stack, head = _resume(request, request.resume, home)
     folder = home.root / stack_store.FOLDER / head.stack_id
     with contextlib.ExitStack() as spools, interruptible():
         try:
@@ -91,15 +91,17 @@ def _begin(
     return stack, head
 
 
-def _resume(stack_id: str, home: Home) -> tuple[Stack, StackRecord]:
+def _resume(request: StackRequest, stack_id: str, home: Home) -> tuple[Stack, StackRecord]:
     """The stack to go on with, on the device on which it began.
 
     Raises:
-        UsageError: it is measured, or began on another device or stack of versions.
+        UsageError: it is measured, was begun with other options than those typed, or began on
+            another device or stack of versions.
     """
     head = stack_store.load(stack_store.find(home, stack_id))
     if head.status != "running":
         raise UsageError(f"stack {head.stack_id} is {head.status}", cure="start a new stack")
+    resuming.refuse_other_stack(request, head)
     return resumable(head), head
 
 

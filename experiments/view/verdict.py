@@ -52,7 +52,7 @@ class VerdictView:
         because: the reason code with the deciding axes and their effects.
         text, cure: the reason in words and the next step.
         facts: what is printed beside every verdict.
-        marks: unconfirmed, stale, unbound, invalidated, overridden.
+        marks: unconfirmed, stale, unbound, invalidated, overridden, measured beside others.
         threshold: the smallest gain worth keeping.
         no_speed: why no axis is shown, or empty.
     """
@@ -211,4 +211,8 @@ def _marks(record: RunRecord, standing: Standing) -> tuple[str, ...]:
         marks.append(f"confirmed by {standing.confirmed}")
     elif on:
         marks.append("UNCONFIRMED: until a second run on another day, boot or device agrees")
+    if record.spec.stack:
+        others = ", ".join(str(one) for one in record.spec.stack)
+        only = "; it ships only where they are on, too" if on else ""
+        marks.append(f"BESIDE {others}, on in both arms{only}")
     return tuple(marks)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import cli
 from experiments import beside, environment, prepare, run_setup
 from experiments.prepare import Comparison
 from experiments.registry.store import Registry
@@ -59,6 +58,8 @@ def test_one_goes_before_the_same_lever_by_default(
         ("fused_modulate=on", "fused_modulate is the lever under test"),
         ("segment_sum_broadcast=off", "adds nothing to a stack; leave it out of --with"),
         ("segment_sum_broadcast=maybe", "has no setting 'maybe'"),
+        ("attn_backend", "'attn_backend' has no setting; write attn_backend=SETTING, of off | fa2"),
+        ("segment_sum_broadcast=", "has no setting; write segment_sum_broadcast=SETTING"),
         ("nothing=on", "no lever 'nothing'"),
         ("fa2_nsplits_cap=auto", "has no site in workload 'slat_flow'"),
         ("attn_backend=fa4", "fa4 has kernels for CUDA alone"),
@@ -74,8 +75,3 @@ def test_a_shared_site_must_be_declared() -> None:
         beside.asked(["fp8_linear=e4m3"], of("fused_linear_grads"))
     with pytest.raises(LeverConflict, match=r"both change flow\.linear"):
         beside.asked(["fp8_linear=e4m3", "tuned_gemm=on"], of("fused_modulate"))
-
-
-def test_a_resumed_run_takes_no_other_levers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ab", "fused_modulate", "--resume", "2", "--with", "tuned_gemm"]) == 2
-    assert "keeps the levers that it began with" in capsys.readouterr().err

@@ -107,6 +107,28 @@ def test_a_changed_on_set_makes_a_verdict_unbound_but_not_the_lever_itself() -> 
     assert "unbound" not in derive_state(SCOPE, [run(1)], current=own).flags
 
 
+def test_the_label_says_beside_which_levers_the_verdict_was_measured() -> None:
+    state = derive_state(SCOPE, [run(1, on_set=("a=on", "b=2"))])
+    assert state.label_beside == "on beside a=on, b=2 (unconfirmed)"
+    assert state.label == "on (unconfirmed)"
+    assert derive_state(SCOPE, [run(1)]).label_beside == "on (unconfirmed)"
+    said = Override(state="off", name="Ada", reason="customer freeze", at="2026-03-05")
+    assert derive_state(SCOPE, [run(1, on_set=("a=on",))], said).label_beside.startswith("off (")
+
+
+def test_what_the_verdicts_beside_other_levers_say_otherwise_is_told() -> None:
+    beside = off(2, on_set=("a=on",))
+    state = derive_state(SCOPE, [run(1), beside])
+    assert (state.state, state.run_id) == ("off", "run-2")
+    told = "otherwise: beside no other lever run run-1 is default-ON"
+    assert told in state.remarks
+    turned = derive_state(SCOPE, [beside, run(3)])
+    assert turned.otherwise == ("beside a=on run run-2 is gated-OFF",)
+    assert derive_state(SCOPE, [run(1), off(2), off(3, on_set=("a=on",))]).otherwise == ()
+    for apart in ({"lever_digest": "ffff"}, {"versions": {"torch": "1"}}, {"invalidated": "x"}):
+        assert derive_state(SCOPE, [run(1, **apart), beside]).otherwise == ()
+
+
 def test_an_override_decides_and_shows_what_the_verdicts_say() -> None:
     said = Override(state="off", name="Ada", reason="customer freeze", at="2026-03-05")
     state = derive_state(SCOPE, [run(1), run(2)], said)

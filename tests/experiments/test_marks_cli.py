@@ -298,6 +298,21 @@ def test_a_run_measured_with_an_invalidated_lever_is_named_and_unbound(store, ca
     )
 
 
+def test_a_verdict_beside_other_levers_says_so_wherever_it_is_shown(store, capsys) -> None:
+    store.save(run("a", 1))
+    stack = ({"lever": "segment_sum_broadcast", "setting": "on"},)
+    other = factory.spec(stack=stack)
+    record = factory.regression().model_copy(update={"spec": other})
+    store.save(run("b", 2, record))
+    for view, text in every_view(capsys, "b").items():
+        assert "segment_sum_broadcast=on" in text, view
+    listed = " ".join(said(capsys, "list").split())
+    assert "off beside segment_sum_broadcast=on" in listed
+    assert "otherwise: beside no other lever run a is default-ON" in listed
+    assert "BESIDE segment_sum_broadcast=on, on in both arms" in said(capsys, "show", "b")
+    assert "BESIDE" not in said(capsys, "show", "a")
+
+
 # --- MLflow -----------------------------------------------------------------------------------
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from experiments import resuming
+from experiments.calibration.requests import CalibrateRequest
 from experiments.requests import AbRequest
 from experiments.run_record import RunRecord
 from experiments.spec import LeverSetting
+from experiments.stack.records import StackRecord
+from experiments.stack.requests import StackRequest
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.workload import DECODE
 from levers.errors import UnknownName, UsageError
-from tests.support import records_factory
+from tests.support import records_factory, stack_factory
 
 CPU = DeviceFacts("cpu", "some CPU", 2**34)
 
@@ -101,3 +105,58 @@ def test_a_parameter_that_the_workload_does_not_have_is_named() -> None:
 def test_a_parameter_is_read_beside_the_runs_own_model() -> None:
     with pytest.raises(UsageError, match="has --model shipped, not random"):
         resuming.refuse_other_run(asked(settings={"model": "random-0.6b"}), run())
+
+
+def begun(**spec: Any) -> StackRecord:
+    whole = stack_factory.record(stack_factory.spec(), lambda names: 0.1 * len(names))
+    named = (LeverSetting(lever="fused_chain", setting="on"),)
+    parameters = DECODE.resolve({"concurrency": "1,2"}, CPU)
+    own = {"workload": "decode", "parameters": parameters, "levers": named, **spec}
+    return whole.model_copy(update={"spec": whole.spec.model_copy(update=own)})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workload": "slat_flow"}, "WORKLOAD decode, not slat_flow"),
+        ({"levers": ("cuda_graph=on",)}, "--levers fused_chain=on, not cuda_graph=on"),
+        ({"seed": 4}, "--seed 3, not 4"),
+        ({"oracle": "sdpa"}, "--oracle none, not sdpa"),
+        ({"blocks": 8}, "--blocks 6, not 8"),
+        ({"ranks": 2}, "--ranks 1, not 2"),
+        ({"leave_one_out": False}, "--leave-one-out yes, not --no-leave-one-out"),
+        ({"pairs": False}, "--pairs yes, not --no-pairs"),
+        ({"budget_s": 60.0}, "--budget none, not 60s"),
+        ({"settings": {"concurrency": "1"}}, "--set concurrency 1,2, not 1"),
+    ],
+)
+def test_a_stack_refuses_what_it_was_not_begun_with(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        resuming.refuse_other_stack(StackRequest(**{"workload": "", **options}), begun())
+    assert refused.value.message == f"stack {begun().stack_id} has {said}"
+    assert f"stack --resume {begun().stack_id} goes on" in refused.value.cure
+
+
+def test_a_stack_lets_through_what_is_typed_as_it_was_the_first_time() -> None:
+    again = StackRequest(
+        workload="decode",
+        levers=("fused_chain=on",),
+        device="cpu",
+        settings={"concurrency": "1, 2"},
+        seed=3,
+        oracle="none",
+    )
+    resuming.refuse_other_stack(again, begun())
+    fewer = begun(left_out=(), overlaps=(), blocks=8)
+    resuming.refuse_other_stack(replace(again, leave_one_out=False, pairs=False, blocks=8), fewer)
+
+
+def test_a_calibration_keeps_its_device_and_its_pairs() -> None:
+    record = run(device="cuda:1", looks=(44,))
+    resuming.refuse_other_calibration(CalibrateRequest(pairs=42), record)
+    for other, said in (
+        (CalibrateRequest(pairs=60), "--pairs 44, not 60"),
+        (CalibrateRequest(device="cpu"), "--device cuda:1, not cpu"),
+    ):
+        with pytest.raises(UsageError, match=f"has {said}"):
+            resuming.refuse_other_calibration(other, record)

@@ -13,6 +13,7 @@ import pytest
 
 from experiments import witnessing
 from experiments.decide.order import SAME_WORK, decide_effects
+from experiments.failure_kinds import kind_of
 from experiments.records import WORK
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import names
@@ -20,6 +21,7 @@ from experiments.workloads.decode.session import DecodeSession, open_session
 from experiments.workloads.decode.workload import DECODE
 from levers import catalog
 from levers.base import engaged
+from levers.errors import DefectiveLever
 from tests.support.evidence_factory import C1, GUARD, effect, evidence, state, witnesses
 
 CPU = DeviceFacts("cpu", "some CPU", 2**34)
@@ -85,6 +87,18 @@ def test_a_lever_that_does_something_does_other_work(
         changed = witnessing.subject_pass(session, name)
     assert changed.work
     assert changed.work != plain.work
+
+
+def test_a_witness_that_raises_is_the_levers_fault_in_either_arm(
+    session: DecodeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: object) -> None:
+        raise KeyError("c1")
+
+    monkeypatch.setattr(type(catalog.get(LEVER)), "witness", cannot)
+    with pytest.raises(DefectiveLever, match=f"witness of {LEVER} raised KeyError") as caught:
+        witnessing.subject_pass(session, LEVER)
+    assert kind_of(caught.value) == "lever-defective"
 
 
 def test_the_same_work_in_both_arms_is_said_beside_the_verdict() -> None:

@@ -131,7 +131,7 @@ class DecodeSession:
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
             inputs_digest=digest(self._measured),
             outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
-            facts=self._facts() | self._floor_facts(gaps) | self._profiled_facts(),
+            facts={**self._facts(), **self._floor_facts(gaps), **self.step_work()},
         )
 
     def _floor_facts(self, gaps_s: Mapping[int, list[float]]) -> dict[str, Scalar]:
@@ -165,7 +165,7 @@ class DecodeSession:
     def _profiled_steps(self) -> int:
         return min(PROFILED_STEPS, self._number("round_steps"))
 
-    def _profiled_facts(self) -> dict[str, Scalar]:
+    def step_work(self) -> Mapping[str, Scalar]:
         """The least that :meth:`step_once` must read: in each step every weight and the caches."""
         steps = self._profiled_steps + measuring.SETTLE
         filled = sum(length for count in self._counts for _, length in self._starts[:count])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.tasks import Outputs
+from experiments.values import merged_digests
 from experiments.workloads.flow.batch import Sample, draw_samples
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.gradients import compared, truth_gradients, truth_model
@@ -93,13 +94,18 @@ def _losses(run: _Pass) -> Outputs:
     if run.arguments.get("truth"):
         model = truth_model(model)
     step = Step(model, _curve_samples(run, config, 0), adamw(model, CURVE_LEARNING_RATE))
-    first = batch_digest(*step.batches())
-    losses = []
+    losses, inputs = [], []
     for index in range(int(run.arguments.get("steps", config.curve_steps))):
         step.load(_curve_samples(run, config, index))
         losses.append(float(step.run()))
+        inputs.append(batch_digest(*step.batches()))
     bad = sum(not torch.isfinite(torch.tensor(loss)).item() for loss in losses)
-    return Outputs(losses=tuple(losses), nonfinite={"loss": bad}, inputs_digest=first)
+    return Outputs(
+        losses=tuple(losses),
+        nonfinite={"loss": bad},
+        inputs_digest=merged_digests(inputs),
+        step_inputs=tuple(inputs),
+    )
 
 
 def _curve_samples(run: _Pass, config: FlowConfig, index: int) -> tuple[Sample, ...]:

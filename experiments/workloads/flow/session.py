@@ -124,20 +124,27 @@ class TrainingSession:
         """One whole step, untimed and unwatched: what a profile looks at."""
         self.step().run()
 
+    def step_work(self) -> Mapping[str, Scalar]:
+        """Useful FLOP of the products and attention, least bytes of row kernels and optimiser."""
+        flop = self.config.flop
+        return {
+            "matmul_flop": flop.matmul_flop,
+            "attention_flop": flop.attention_flop,
+            "row_bytes": row_bytes(self.config),
+            "optimiser_bytes": optimiser_bytes(self.config),
+        }
+
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
         """The parity pass that ``arguments['want']`` names (see :mod:`.parity`)."""
         return parity.outputs(self.config, self._slots, self.device, self.seed, arguments)
 
     def _facts(self) -> dict[str, Scalar]:
-        flop, batches = self.config.flop, self.step().batches()
+        batches = self.step().batches()
         return {
             "tokens": sum(self.config.lengths),
             "longest_sample": max(self.config.lengths),
             "lengths": " ".join(map(str, self.config.lengths)),
-            "matmul_flop": flop.matmul_flop,
-            "attention_flop": flop.attention_flop,
-            "row_bytes": row_bytes(self.config),
-            "optimiser_bytes": optimiser_bytes(self.config),
+            **self.step_work(),
             "attn": self.config.attn,
             "matmul": self.config.matmul,
             "threads": torch.get_num_threads(),

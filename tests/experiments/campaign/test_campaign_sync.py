@@ -68,6 +68,19 @@ def test_a_row_that_a_dead_store_did_not_take_is_brought_to_it_later(
     assert sync(capsys, code=1)["waiting"] == [row.row_id]
 
 
+def test_a_row_whose_page_could_not_be_written_is_brought_to_the_store_too(
+    where: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("experiments.campaign.reports.markdown", killed)
+        assert cli.main(REPLAY) == 130
+    (row,) = rows(where)
+    assert sync(capsys, code=1)["waiting"] == [row.row_id]
+
+
 def held(where: Home) -> list[tuple[str, ...]]:
     """Id, version and state of the rows in the home's own store."""
     from mlflow import MlflowClient

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from experiments.decide.early import decide_before_timing
 from experiments.decide.evidence import Evidence
 from experiments.decide.order import decide
 from experiments.records import ArmFailure, Decision
@@ -389,3 +390,11 @@ def test_verdicts_from_effects_carry_the_smallest_visible_effect() -> None:
 
 def test_the_looks_of_these_rows_are_the_default_ones() -> None:
     assert evidence().looks == LOOKS
+
+
+@pytest.mark.parametrize("arm", ["ref", "cand"])
+def test_a_levers_own_fault_is_no_arms_in_whichever_process_it_shows(arm: str) -> None:
+    decision = decide_before_timing(failing((arm, "lever-defective")))
+    assert decision is not None
+    assert (decision.outcome, decision.reason) == ("invalid", "lever-defective")
+    assert decision.detail.startswith("the lever at ")

@@ -11,6 +11,7 @@ from experiments.parity import (
     graph,
     loss,
     memcheck,
+    op,
     results,
     rollback,
     smoke,
@@ -314,6 +315,50 @@ def test_other_batches_compare_nothing() -> None:
     assert loss.check(bench(for_arm("cand", inputs_digest="other"))).status == "empty"
 
 
+def test_other_batches_at_a_later_step_compare_nothing_and_the_step_is_named() -> None:
+    same = ("noise:11 cond:22", "noise:33 cond:44", "noise:55 cond:66", "noise:77 cond:88")
+    later = (*same[:2], "noise:55 cond:99", "noise:aa cond:88")
+
+    def plant(arm: str, pair: int = 0) -> Plant:
+        def planted(task: Task) -> Outputs:
+            apart = (task.arm, task.pair) == (arm, pair)
+            return changed(step_inputs=later if apart else same)
+
+        return planted
+
+    found = loss.check(bench(plant("cand")))
+    assert (found.status, found.total) == ("empty", 0)
+    assert "the arms did not train on the same batches (step 2: cond)" in found.detail
+    again = loss.check(bench(plant("ref", 1), spec(claims=ParityClass.BYTE_EXACT)))
+    assert again.status == "empty"
+    assert "the reference's repeat did not train on the same batches (step 2" in again.detail
+    assert loss.check(bench(plant("nobody"))).status == "passed"
+
+
+def test_a_candidate_that_trains_fewer_steps_fails() -> None:
+    def plant(task: Task) -> Outputs:
+        whole = changed(step_inputs=("a", "b", "c", "d"))
+        short = {"losses": whole.losses[:3], "step_inputs": ("a", "b", "c"), "inputs_digest": "x"}
+        return whole.model_copy(update=short) if task.arm == "cand" else whole
+
+    found = loss.check(bench(plant))
+    assert (found.status, found.worst) == ("failed", "3 losses, the reference has 4")
+
+
+@pytest.mark.parametrize("seed_step", [0, 2])
+def test_gradients_of_other_batches_compare_nothing(seed_step: int) -> None:
+    def plant(task: Task) -> Outputs | None:
+        if task.arm == "ref" or task.arguments.get("want") != "gradients":
+            return None
+        apart = task.seed == spec().seed + seed_step
+        worse = (gradient("w", 0.2), gradient("b", 0.02))
+        return changed(inputs_digest="other" if apart else "in", gradients=worse)
+
+    found = loss.check(bench(plant))
+    assert found.status == "empty"
+    assert "gradients are not of the same batch (in and other)" in found.detail
+
+
 def test_a_reference_whose_curve_differs_is_a_fault_where_bits_are_demanded() -> None:
     def plant(task: Task) -> Outputs | None:
         if task.arm == "ref" and task.pair == 1:
@@ -514,6 +559,16 @@ def test_where_both_arms_fail_the_reference_is_named_first() -> None:
     with pytest.raises(ProcessFailed) as caught:
         smoke.check(bench(fails=crash("cand", "ref")))
     assert [one.arm for one in caught.value.failures] == ["ref", "cand"]
+
+
+def test_a_levers_fault_in_both_processes_is_no_arms_and_in_one_the_candidates() -> None:
+    found = TaskResult(failure="lever-defective", stage="op", message="op_cases of planted=on")
+    for arms, kind in ((("cand", "ref"), "lever-defective"), (("cand",), "crashed")):
+        fails = dict.fromkeys(arms, found)
+        with pytest.raises(ProcessFailed) as caught:
+            op.check(bench(fails=lambda task, fails=fails: fails.get(task.arm)))  # type: ignore[misc]
+        (failure,) = caught.value.failures
+        assert (failure.arm, failure.kind) == ("cand", kind)
 
 
 def test_an_arm_that_leaves_state_changed_is_not_restored() -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from experiments import worker
+from experiments.decide.early import decide_before_timing
 from experiments.parity import op
-from experiments.parity.bench import Bench
+from experiments.parity.bench import Bench, ProcessFailed
 from experiments.parity.bounds import beside, times
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
@@ -18,7 +22,9 @@ from experiments.spec import LeverSetting
 from experiments.tasks import Task, TaskResult
 from levers import catalog
 from levers.base import OpCase
+from levers.errors import DefectiveLever
 from levers.policy import ParityClass
+from tests.support.evidence_factory import evidence
 from tests.support.fake_arms import FakeLever, FakeWorkload, spec
 
 Tensors = tuple[Tensor, ...]
@@ -350,7 +356,7 @@ def test_arms_that_are_far_from_truth_in_their_own_ways_are_judged_by_their_erro
 
 def test_a_truth_that_is_not_finite_is_a_mistake_of_the_case() -> None:
     wrong = replace(case(), truth=lambda given: (given[0].double() * math.nan,))
-    with pytest.raises(ValueError, match="no mask allows"):
+    with pytest.raises(DefectiveLever, match="no mask allows"):
         run(wrong)
 
 
@@ -444,6 +450,55 @@ def test_the_reference_can_be_run_alone(lever: FakeLever) -> None:
     with pytest.raises(RuntimeError, match="candidate only"):
         op.probe(task(), None)
     op.probe(task(reference_only=True), None)
+
+
+def cannot(*_: object) -> Any:
+    raise ZeroDivisionError("no such shape")
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        (cannot, "op_cases of planted=on raised ZeroDivisionError: no such shape"),
+        (lambda _: (replace(case(), inputs=cannot),), "inputs of its case 'sum' raised Zero"),
+        (lambda _: (replace(case(), outputs=cannot),), "outputs of its case 'sum' raised Zero"),
+        (lambda _: (replace(case(), truth=cannot),), "truth of its case 'sum' raised Zero"),
+        (lambda _: (replace(case(), masks=cannot),), "masks of its case 'sum' raised Zero"),
+        (lambda _: (replace(case(), truth=lambda given: given[:1] * 2),), "differ in shape"),
+    ],
+    ids=["cases", "inputs", "outputs", "truth", "masks", "shape"],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_fault_of_the_cases_is_the_levers_and_not_the_references(
+    lever: FakeLever, stated: Callable[[str], tuple[OpCase, ...]], said: str, parts: int
+) -> None:
+    lever.cases = stated
+    bench = Bench(spec(), lever, FakeWorkload(), in_this_process, "cpu", parts=parts)
+    with pytest.raises(ProcessFailed) as caught:
+        op.check(bench)
+    (failure,) = caught.value.failures
+    assert (failure.arm, failure.kind) == ("cand", "lever-defective")
+    assert said in failure.message
+    decision = decide_before_timing(evidence(failures=(failure,)))
+    assert decision is not None
+    assert (decision.outcome, decision.reason) == ("invalid", "lever-defective")
+    assert "the reference" not in decision.detail
+
+
+def test_memory_that_the_cases_do_not_find_is_no_statement_about_the_lever(
+    lever: FakeLever,
+) -> None:
+    def full(seed: int) -> Tensors:
+        raise MemoryError
+
+    lever.cases = lambda setting: (replace(case(), inputs=full),)
+    with pytest.raises(ProcessFailed) as caught:
+        op.check(Bench(spec(), lever, FakeWorkload(), in_this_process, "cpu"))
+    assert {one.kind for one in caught.value.failures} == {"out-of-memory"}
+
+
+def in_this_process(asked: Task) -> TaskResult:
+    return worker.execute(asked, worker.Stage(None), time.monotonic())
 
 
 def test_fifteen_percent_more_error_than_the_references_is_resolved_and_fails() -> None:

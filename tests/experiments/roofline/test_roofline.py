@@ -20,10 +20,27 @@ from experiments.roofline.task import BYTE_FACTS, FLOP_FACTS, profiled, work_of
 from experiments.roofline.view import groups, kernels
 from experiments.run_record import RunRecord
 from experiments.tasks import Task, TaskResult
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.session import open_session as decode_session
+from experiments.workloads.decode.workload import DECODE
+from experiments.workloads.flow.session import open_session as flow_session
+from experiments.workloads.flow.workload import SLAT_FLOW
 from levers import catalog
 from levers.source import source_digest
 from tests.support import evidence_factory, run_factory, runs
 from tests.support.stub_workload import RATE, STUB
+
+CPU = DeviceFacts("cpu", "cpu", 8 << 30)
+FLOW = {"depth": "2", "bs": "2", "tokens": "24", "cap": "64", "steps": "2", "warmup": "1"}
+DECODED = {
+    "prompt_tokens": "32",
+    "output_tokens": "24",
+    "round_steps": "20",
+    "rounds": "1",
+    "ttft_repeats": "20",
+    "ttft_tokens": "8",
+    "concurrency": "1",
+}
 
 RESULTS = Path(__file__).parents[3] / "docs/results/h200"
 
@@ -265,6 +282,44 @@ def test_the_work_of_a_step_comes_from_a_timed_sample() -> None:
     assert (by_group["gemm"].flop, by_group["gemm"].bytes) == (7e9, None)
     assert by_group["row kernels"].bytes == 5e9
     assert found.profile.taken_at
+
+
+@pytest.mark.parametrize(
+    ("opener", "parameters"),
+    [
+        (flow_session, SLAT_FLOW.resolve(FLOW, CPU)),
+        (decode_session, DECODE.resolve(DECODED, CPU)),
+    ],
+    ids=["slat_flow", "decode"],
+)
+def test_the_profiled_process_says_its_work_itself_where_nothing_was_timed(
+    monkeypatch: pytest.MonkeyPatch, opener: Any, parameters: Any
+) -> None:
+    monkeypatch.setattr(profiling, "COPY_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(profiling, "MATMUL_SIZE", {"cpu": 64})
+    session = opener(parameters, "cpu", 1, "engine")
+    session.warm_up()
+    work = session.step_work()
+
+    class InThisProcess:
+        server_s = 0.0
+
+        def run(self, task: Task, timeout_s: float | None = None) -> Execution:
+            return Execution(TaskResult(profile=profiling.profile(task, session)), 1.0, "")
+
+    found = profiled(runs.spec(), (), "cand", InThisProcess())  # type: ignore[arg-type]
+    assert found.profile is not None
+    by_group = {one.group: one for one in found.profile.groups}
+    assert {name: one.flop for name, one in by_group.items() if one.flop} == work_of(
+        work, FLOP_FACTS
+    )
+    assert {name: one.bytes for name, one in by_group.items() if one.bytes} == work_of(
+        work, BYTE_FACTS
+    )
+    row = next(row for row in groups(found.profile).rows if row[0] == "gemm")
+    assert "/s" in row[-2]
+    assert row[-1].endswith("%")
+    assert work.items() <= session.measure().facts.items()
 
 
 def test_a_profile_that_fails_costs_a_line_and_no_result() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 
 from experiments.values import Scalar, unlike
 from experiments.workloads.base import DeviceFacts
-from experiments.workloads.flow.batch import draw_samples, flow_loss, make_batch, pack
+from experiments.workloads.flow import parity
+from experiments.workloads.flow.batch import Sample, draw_samples, flow_loss, make_batch, pack
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.inputs import batch_digest, drawn_digest, overwritten
 from experiments.workloads.flow.layout import PackedLayout
@@ -269,6 +271,25 @@ def test_curves_repeat_and_a_reordering_moves_them_by_rounding_alone() -> None:
     assert curves[0] == curves[1]
     assert curves[2] != curves[0]
     assert curves[2] == pytest.approx(curves[0], rel=1e-3)
+
+
+def test_the_inputs_of_each_step_of_a_curve_are_digested(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"want": "losses", "steps": 3}
+    first, again = (session().outputs(asked) for _ in range(2))
+    assert len(set(first.step_inputs)) == 3
+    assert (first.step_inputs, first.inputs_digest) == (again.step_inputs, again.inputs_digest)
+
+    def apart(config: FlowConfig, seed: int, **more: Any) -> tuple[Sample, ...]:
+        drawn = draw_samples(config, seed, **more)
+        if seed == 7002:
+            drawn[1].noise[0, 0] += 1.0
+        return drawn
+
+    monkeypatch.setattr(parity, "draw_samples", apart)
+    other = session().outputs(asked)
+    assert other.step_inputs[:2] == first.step_inputs[:2]
+    assert unlike(other.step_inputs[2], first.step_inputs[2]) == "noise"
+    assert unlike(other.inputs_digest, first.inputs_digest) == "noise"
 
 
 def test_gradients_have_a_scale_also_where_the_draw_drops_every_condition() -> None:
