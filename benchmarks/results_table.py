@@ -1,11 +1,11 @@
-"""The README's table of verdicts, from the bundles in ``docs/results``.
+"""The README's tables of verdicts and of stacks, from the bundles in ``docs/results``.
 
     python -m benchmarks.results_table            prints it
     python -m benchmarks.results_table --write    puts it into README.md
 
-One row for each decided run, by device and then by the order of the file names. Where it was
-measured: the workload, the parameters that are not its own for that size, the levers that were on
-in both arms, the device.
+The first has one row for each decided run, by device and then by the order of the file names. Where
+it was measured: the workload, the parameters that are not its own for that size, the levers that
+were on in both arms, the device. The second has a row for each lever that a stack of several adds.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments import bundles
 from experiments.dose import UNTOLD
 from experiments.files import write_atomically
 from experiments.run_record import RunRecord
+from experiments.stack import store
+from experiments.stack.view import view as stack_view
 from experiments.view.verdict import view
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
@@ -40,6 +42,16 @@ MEMBER = re.compile(r"(?:^|; )(\w+=\w+): ")
 
 PLAIN = ("failing-axis-win", "byte-exact")
 """Reasons that the verdict's name implies."""
+
+
+STACK_HEAD = (
+    "| levers added in turn | step | true MFU | peak memory | own gain [95 % interval] | so far "
+    "| evidence |",
+    "|---|---:|---:|---:|---|---:|---|",
+)
+
+FEWEST_LEVERS = 2
+"""A stack of one lever adds nothing in turn."""
 
 
 def found(root: Path) -> list[Path]:
@@ -72,6 +84,39 @@ def row(path: Path, root: Path) -> str:
         f"[text]({place.with_suffix('.md')}), [bundle]({place})",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def stacks(root: Path) -> list[Path]:
+    """The bundles of measured stacks of several levers below ``docs/results``."""
+    paths = [one for one in sorted(root.glob("docs/results/*/*.json")) if store.is_bundle(one)]
+    records = {path: store.read_bundle(path) for path in paths}
+    return [
+        path
+        for path, record in records.items()
+        if record.status == "measured" and len(record.spec.levers) >= FEWEST_LEVERS
+    ]
+
+
+def stack_table(root: Path) -> list[str]:
+    """The lines of the table of stacks."""
+    return [*STACK_HEAD, *(line for path in stacks(root) for line in stack_rows(path, root))]
+
+
+def stack_rows(path: Path, root: Path) -> Iterator[str]:
+    """One stack: its work without a lever, then each lever's row of the waterfall."""
+    record = store.read_bundle(path)
+    place = path.relative_to(root)
+    shown = next(one for one in stack_view(record).tables if one.title == "Waterfall")
+    spec = record.spec
+    for number, cells in enumerate(shown.rows):
+        named = dict(zip(shown.columns, cells, strict=True))
+        lever = named["levers"]
+        if number == 0:
+            size = f" size={spec.parameters['size']}" if "size" in spec.parameters else ""
+            lever = f"{spec.workload}{size} on {record.environment.device_kind}, {lever}"
+        evidence = f"[text]({place.with_suffix('.md')}), [bundle]({place})" if not number else ""
+        values = (f"{named['step_ms ms']} ms", f"{named['mfu_true %']} %", named["peak_bytes"])
+        yield f"| {' | '.join((lever, *values, named['own gain'], named['so far'], evidence))} |"
 
 
 def title(record: RunRecord, named: str) -> str:
@@ -113,15 +158,15 @@ def own(record: RunRecord) -> list[str]:
     return [f"{name}={spec.parameters[name]}" for name in (*named, *changed)]
 
 
-def put(text: str, lines: Sequence[str]) -> str:
+def put(text: str, lines: Sequence[str], head: str = HEAD[0]) -> str:
     """The text with the table that it holds replaced.
 
     Raises:
         ValueError: it holds no such table.
     """
-    before, head, after = text.partition(f"{HEAD[0]}\n")
-    if not head:
-        raise ValueError(f"no table that begins with {HEAD[0]!r}")
+    before, found, after = text.partition(f"{head}\n")
+    if not found:
+        raise ValueError(f"no table that begins with {head!r}")
     rest = after.splitlines(keepends=True)
     end = next((at for at, line in enumerate(rest) if not line.startswith("|")), len(rest))
     return before + "".join(f"{line}\n" for line in lines) + "".join(rest[end:])
@@ -132,14 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="put it into README.md")
     asked = parser.parse_args(arguments)
     try:
-        lines = table(ROOT)
+        lines, stacked = table(ROOT), stack_table(ROOT)
     except LevergateError as error:
         print(f"{error.message}; {error.cure}", file=sys.stderr)
         return 1
     if asked.write:
-        write_atomically(README, put(README.read_text(encoding="utf-8"), lines))
+        text = put(README.read_text(encoding="utf-8"), lines)
+        write_atomically(README, put(text, stacked, STACK_HEAD[0]))
     else:
-        print("\n".join(lines))
+        print("\n".join([*lines, "", *stacked]))
     return 0
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from experiments import formats
 from experiments.plots import BAD, FAINT, GOOD, INK, REF, Plot, curves_of, drawing
 from experiments.stack.records import Contrast, StackRecord
 
@@ -54,7 +55,7 @@ def _step_colour(record: StackRecord, row: int) -> str:
 
 
 def _said(record: StackRecord, row: int, value: float) -> str:
-    text = f"{value:,.4g}"
+    text = formats.quantity(value, "")
     effect = record.analysis.gains[row - 1].effect(record.spec.axis) if row else None
     return text if effect is None else f"{text}  ({math.exp(effect.estimate):.3f}x)"
 

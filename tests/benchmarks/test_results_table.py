@@ -53,6 +53,21 @@ def test_only_decided_runs_have_a_row(tmp_path: Path) -> None:
     assert [path.name for path in results_table.found(tmp_path)] == ["run.json"]
 
 
+def test_a_stack_of_several_levers_has_a_row_for_each() -> None:
+    waterfall = ROOT / "docs/results/h200/stack-waterfall-slat.json"
+    assert waterfall in results_table.stacks(ROOT)
+    first, second, *_, last = results_table.stack_rows(waterfall, ROOT)
+    assert first.startswith("| slat_flow size=xl on NVIDIA H200, no lever | 1,815 ms | 11.70 % | ")
+    assert second.startswith(
+        "| + segment_sum_broadcast=on | 827.3 ms | 25.66 % | 98.72 GiB | 2.188x"
+    )
+    assert last.startswith("| + block_products=on | 413.3 ms | 51.38 % | 60.12 GiB | 1.035x ")
+
+
+def test_a_stack_of_one_lever_has_none() -> None:
+    assert all("frozen24" not in path.name for path in results_table.stacks(ROOT))
+
+
 def test_the_table_is_replaced_and_nothing_else() -> None:
     text = "before\n\n" + "\n".join([*results_table.HEAD, "| old |"]) + "\n\nafter | x |\n"
     new = results_table.put(text, [*results_table.HEAD, "| new |", "| newer |"])
@@ -63,4 +78,5 @@ def test_the_table_is_replaced_and_nothing_else() -> None:
 
 def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert results_table.main([]) == 0
-    assert capsys.readouterr().out.splitlines() == results_table.table(ROOT)
+    both = [*results_table.table(ROOT), "", *results_table.stack_table(ROOT)]
+    assert capsys.readouterr().out.splitlines() == both
