@@ -21,7 +21,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-from experiments.profiling_records import GROUPS, Group, GroupTime, KernelTime, Profile
+from experiments.profiling_records import GROUPS, Gap, Group, GroupTime, KernelTime, Profile
 from experiments.roofline.groups import of_kernel, of_operator, union_ms
 from experiments.tasks import Task
 from experiments.values import Scalar
@@ -35,6 +35,9 @@ PLAIN_STEPS = 3
 
 MOST_KERNELS = 40
 """Kernels that are kept by name; the groups hold the time of all."""
+
+MOST_GAPS = 12
+"""Pairs of kernels between which the device waited longest."""
 
 NAME_CHARACTERS = 160
 
@@ -69,6 +72,7 @@ class Times:
     ms: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     launches: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     intervals: list[tuple[float, float]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     def add(self, name: str, ms: float) -> None:
         """One kernel or operator."""
@@ -141,8 +145,36 @@ def summary(times: Times, steps: int, wall_ms: float, **said: Any) -> Profile:
         overlap_ms=max(0.0, worked - busy_ms),
         kernels=tuple(rows[:MOST_KERNELS]),
         others=max(0, len(rows) - MOST_KERNELS),
+        **_waits(times, steps),
         **said,
     )
+
+
+def _waits(times: Times, steps: int) -> dict[str, Any]:
+    """Where the device waited between two kernels, and for how long in all."""
+    if not times.names:
+        return {}
+    ms: dict[tuple[str, str], float] = defaultdict(float)
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    runs = sorted(zip(times.intervals, times.names, strict=True))
+    (_, end), last = runs[0]
+    for (start, stop), name in runs[1:]:
+        if start > end:
+            ms[last, name] += (start - end) / 1e3
+            count[last, name] += 1
+        if stop > end:
+            end, last = stop, name
+    longest = sorted(ms, key=lambda pair: -ms[pair])[:MOST_GAPS]
+    gaps = tuple(
+        Gap(
+            after=after[:NAME_CHARACTERS],
+            before=before[:NAME_CHARACTERS],
+            times=count[after, before] / steps,
+            ms=ms[after, before] / steps,
+        )
+        for after, before in longest
+    )
+    return {"gaps": gaps, "idle_ms": sum(ms.values()) / steps}
 
 
 def _group(group: Group, rows: Sequence[KernelTime], gap_ms: float) -> GroupTime:
@@ -160,6 +192,7 @@ def read_kernels(events: Iterable[FunctionEvent]) -> Times:
         start, end = event.time_range.start, event.time_range.end
         times.add(event.name, (end - start) / 1e3)
         times.intervals.append((start, end))
+        times.names.append(event.name)
     return times
 
 

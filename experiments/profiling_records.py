@@ -56,6 +56,15 @@ class GroupTime(Value):
     bytes: float | None = None
 
 
+class Gap(Value):
+    """Wall-clock of a step, under the profiler, in which nothing ran between two named kernels."""
+
+    after: str
+    before: str
+    times: float
+    ms: float
+
+
 class Profile(Value):
     """A profile of one set of levers, from one process in which nothing was timed for a table.
 
@@ -70,6 +79,8 @@ class Profile(Value):
         groups: in the order of :data:`GROUPS`; their times add up to ``step_ms`` and what ran at
             the same time on several streams (``overlap_ms``).
         kernels: the longest ones, at most a few dozen; ``others`` says how many were left out.
+        gaps: the longest waits of the device between two kernels, by the two, at most a dozen.
+        idle_ms: all such waits of a step; None on a CPU and in records of earlier versions.
         ceilings: measured rates in this process, in FLOP/s and B/s.
     """
 
@@ -85,6 +96,8 @@ class Profile(Value):
     overlap_ms: float = 0.0
     kernels: tuple[KernelTime, ...] = ()
     others: int = 0
+    gaps: tuple[Gap, ...] = ()
+    idle_ms: float | None = None
     ceilings: FrozenMap[float] = Field(default_factory=dict)
     facts: FrozenMap[Scalar] = Field(default_factory=dict)
     taken_at: str = ""

@@ -6,8 +6,12 @@ from experiments import formats
 from experiments.profiling_records import GroupTime, Profile
 from experiments.stack.view import NOTHING, Table
 
+MOST_GAPS = 8
 MOST_KERNELS = 12
 """Kernels that the table of the longest ones shows; the record has more."""
+
+SLOWED = 1.05
+"""A step that much longer under the profiler is bound by the host there."""
 
 TITLE = "Where the time goes"
 
@@ -28,6 +32,19 @@ def kernels(profile: Profile) -> Table:
     )
     left = max(0, len(profile.kernels) - MOST_KERNELS) + profile.others
     return Table("Longest", columns, rows, (f"{left} more are left out here",) if left else ())
+
+
+def gaps(profile: Profile) -> Table | None:
+    """Where the device waited longest, under the profiler; None where nobody knows."""
+    if not profile.gaps or profile.idle_ms is None:
+        return None
+    columns = ("after", "before", "ms", "times")
+    rows = tuple(
+        (one.after, one.before, f"{one.ms:.3f}", f"{one.times:.3g}")
+        for one in profile.gaps[:MOST_GAPS]
+    )
+    said = f"under the profiler the device waited {profile.idle_ms:.3f} ms of a {profile.unit}"
+    return Table("Longest waits of the device", columns, rows, (said,))
 
 
 def _row(one: GroupTime, profile: Profile) -> tuple[str, ...]:
@@ -73,6 +90,11 @@ def _notes(profile: Profile) -> tuple[str, ...]:
         )
     if profile.level == "kernels":
         notes.append("host gap: wall-clock in which no kernel and no copy ran on the device")
+        if profile.profiled_step_ms > SLOWED * profile.plain_step_ms:
+            notes.append(
+                "the profiler slowed the host so much that the device waited, and its clock may "
+                "have been higher under the kernels: then the host gap is too large by that"
+            )
     else:
         notes.append("host gap: dispatch, views, allocation, the autograd engine, Python")
     if profile.overlap_ms > 0.01 * profile.step_ms:

@@ -46,6 +46,9 @@ def print_profile(console: Console, run_id: str, profile: Profile) -> None:
     console.print(Text(f"{run_id}: {on}, on {profile.device_kind}", style="bold"))
     print_table(console, roofline_view.groups(profile))
     print_table(console, roofline_view.kernels(profile))
+    waits = roofline_view.gaps(profile)
+    if waits is not None:
+        print_table(console, waits)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -17,7 +17,7 @@ from experiments.records import Decision, Outcome
 from experiments.registry.store import Registry
 from experiments.roofline.groups import of_kernel, of_operator, union_ms
 from experiments.roofline.task import BYTE_FACTS, FLOP_FACTS, profiled, work_of
-from experiments.roofline.view import groups, kernels
+from experiments.roofline.view import gaps, groups, kernels
 from experiments.run_record import RunRecord
 from experiments.tasks import Task, TaskResult
 from experiments.workloads.base import DeviceFacts
@@ -230,6 +230,30 @@ def test_kernels_beyond_the_longest_are_counted_and_not_lost() -> None:
     assert kernels(profile).notes == ("48 more are left out here",)
     other = next(one for one in profile.groups if one.group == "other")
     assert other.launches == 60
+
+
+def test_the_waits_of_the_device_are_told_by_the_kernels_around_them() -> None:
+    step = [event("a", 0, 10), event("b", 30, 40), event("side", 35, 60), event("c", 70, 80)]
+    times = profiling.read_kernels([*step, event("a", 80, 90), event("b", 130, 140)])
+    profile = profiling.summary(
+        times, 2, 1.0, device_kind="d", levers=(), plain_step_ms=1.0, profiled_step_ms=1.2,
+        level="kernels", unit="step",
+    )  # fmt: skip
+    assert profile.idle_ms == pytest.approx((20 + 10 + 40) / 2 / 1e3)
+    first, second = profile.gaps
+    assert (first.after, first.before, first.times) == ("a", "b", 1.0)
+    assert first.ms == pytest.approx(0.030)
+    assert (second.after, second.before, second.times) == ("side", "c", 0.5)
+    waits = gaps(profile)
+    assert waits is not None
+    assert waits.rows[0] == ("a", "b", "0.030", "1")
+    assert "0.035 ms of a step" in waits.notes[0]
+    assert any("slowed the host" in note for note in groups(profile).notes)
+    assert gaps(profile.model_copy(update={"idle_ms": None})) is None
+
+
+def test_operators_of_a_cpu_have_no_waits() -> None:
+    assert summed(profiling.Times(profiling.of_operator), 1.0).gaps == ()
 
 
 class Step:
