@@ -36,7 +36,11 @@ work in a step of the fused block, so they stand beside the graph alone."""
 ON = (CAPTURED, "fused_chain=on", "qk_norm_rope=on", BLOCK)
 """What is expected to ship."""
 
-PAIRS = ("--pairs", "6")
+PAIRS, MORE = ("--pairs", "6"), ("--pairs", "13")
+"""Six decide an effect of several percent; tails of latencies may take a second or third look."""
+
+SCREEN = ("--screen", "--budget", "60s")
+"""After this time no further two rounds begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Scale:
     absent: tuple[str, ...] = ()
     swapped: Mapping[str, str] = field(default_factory=dict)
     graphs: bool = True
-    counts: str = "auto,tuned,1,2,3,4,6,8,12,16"
+    counts: str = "auto,tuned,1..16"
     text: str = ""
 
     def there(self, named: Sequence[str]) -> tuple[str, ...]:
@@ -169,7 +173,7 @@ def _row(scale: Scale) -> tuple[Step, ...]:
                 name,
                 setting,
                 scale.small,
-                *PAIRS,
+                *MORE,
                 beside=beside,
                 oracle=scale.oracle[0],
                 sets=_judged(scale.row, name, scale.small),
@@ -193,8 +197,8 @@ def _large(scale: Scale) -> tuple[Step, ...]:
     whole = scale.stack(scale.large, rows, "--oracle", scale.oracle[1], sets=scale.row)
     plain = {name: value for name, value in scale.row.items() if name != "graph"}
     sets = _judged(plain, packed, scale.large)
-    alone = scale.ab(packed, "on", scale.large, *PAIRS, sets=sets)
-    beside = scale.ab(packed, "on", scale.large, *PAIRS, beside=[BLOCK], sets=sets)
+    alone = scale.ab(packed, "on", scale.large, *MORE, sets=sets)
+    beside = scale.ab(packed, "on", scale.large, *MORE, beside=[BLOCK], sets=sets)
     return (
         Step("large.mxfp4", alone, 330),
         Step("large.whole", whole, 520),
@@ -227,8 +231,8 @@ def _screens(scale: Scale) -> tuple[Step, ...]:
     return tuple(
         Step(
             f"screen.{name}",
-            scale.ab("fa2_nsplits_cap", counts, scale.small, "--screen", beside=beside, sets=sets),
-            150,
+            scale.ab("fa2_nsplits_cap", counts, scale.small, *SCREEN, beside=beside, sets=sets),
+            170,
         )
         for name, beside, counts in (
             ("triton", (), scale.counts),
