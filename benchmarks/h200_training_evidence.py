@@ -1,4 +1,4 @@
-"""What a step of :mod:`.h200_training` left: its run or stack, in one line and as bundles."""
+"""What a step of a driver left: its run, stack or row, in one line and as bundles."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from experiments import (
     screen_run,
     spool_reader,
 )
+from experiments.campaign import files as campaigns
+from experiments.campaign.residual import floors_of
 from experiments.home import Home
 from experiments.profiling_records import Profile
 from experiments.run_record import RunRecord
@@ -88,14 +90,20 @@ def export(root: Path, folder: Path) -> None:
             stack_store.export(stack, folder / f"stack-{root.name}.json")
             text = stack_reports.markdown(stack)
             (folder / f"stack-{root.name}.md").write_text(text, encoding="utf-8")
+    for row in sorted((root / campaigns.FOLDER).glob("*/row.*")):
+        (folder / f"campaign-{row.parent.name}{row.suffix}").write_bytes(row.read_bytes())
     for screen in sorted((root / screen_run.SCREENS).glob("*.json")):
         (folder / f"screen-{root.name}.json").write_bytes(screen.read_bytes())
 
 
 def _named(run: RunRecord) -> str:
-    """What its bundle is called: lever, workload, size."""
+    """What its bundle is called: lever, workload, size; of decode also setting and company."""
     spec = run.spec
-    return "-".join((spec.lever, spec.workload, str(spec.parameters["size"])))
+    if "size" in spec.parameters:
+        return "-".join((spec.lever, spec.workload, str(spec.parameters["size"])))
+    model = Path(str(spec.parameters["model"])).name
+    beside = [f"with-{len(spec.stack)}"] if spec.stack else []
+    return "-".join(("ab", spec.lever, spec.cand, spec.workload, model, *beside))
 
 
 def evidence_of(root: Path, step: Step, look: Path) -> Evidence:
@@ -109,6 +117,9 @@ def evidence_of(root: Path, step: Step, look: Path) -> Evidence:
     if step.kind == "roofline" and (runs := runs_of(root)):
         profile = profile_store.found(home_at(root), runs[-1].run_id)
         return Evidence() if profile is None else _of_profile(profile)
+    if step.kind == "campaign":
+        rows = sorted((root / campaigns.FOLDER).glob("*/row.json"))
+        return _of_row(json.loads(rows[-1].read_text())) if rows else Evidence()
     if step.kind == "look" and look.exists():
         return _of_look(json.loads(look.read_text()))
     return Evidence()
@@ -127,6 +138,7 @@ def _of_run(record: RunRecord) -> Evidence:
         "detail": record.decision.detail if record.decision else None,
         "effect": effect,
         "samples": len(record.samples),
+        "floors": floors_of([one for one in record.samples if one.arm == "cand"]),
         "parity_s": parity,
         "samples_s": [round(one.wall_s, 1) for one in record.samples],
     }
@@ -144,8 +156,17 @@ def _of_stack(record: StackRecord) -> Evidence:
     return Evidence(record.stack_id, f"{record.status} {faults or total}  {samples} samples", more)
 
 
+def _of_row(row: Mapping[str, Any]) -> Evidence:
+    reached = {one["axis"]: one["ratio"] for one in row["axes"]}
+    levers = {one["lever"]: one["outcome"] or one["why"] for one in row["levers"]}
+    more = {"row": row["state"], "reached": reached, "levers": levers}
+    return Evidence(row["binding"], f"{row['state']}: {row['why']}", more)
+
+
 def _of_look(found: Mapping[str, Any]) -> Evidence:
-    rows = found["rows"]
+    rows = found.get("rows", ())
+    if not rows or "values" not in rows[0]:  # of a kernel or a step: the file says it all
+        return Evidence(text="figures are written")
     said = [
         "out of memory"
         if "out_of_memory" in row

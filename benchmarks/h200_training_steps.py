@@ -53,6 +53,8 @@ class Step:
         seconds: what it takes on one H200.
         module: a benchmark that is run with the words, in place of levergate.
         home: the step whose home it works in; its own if empty.
+        makes: name of the trained weights that the module leaves.
+        needs: name of the trained weights that it works on; :data:`MODEL` stands for their folder.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Step:
     seconds: float
     module: str = ""
     home: str = ""
+    makes: str = ""
+    needs: str = ""
 
     @property
     def item(self) -> str:
@@ -68,18 +72,19 @@ class Step:
 
     @property
     def kind(self) -> str:
-        """What it leaves: ``ab``, ``stack``, ``screen``, ``roofline``, or ``look``."""
+        """What it leaves: ``ab``, ``stack``, ``screen``, ``roofline``, ``campaign``, ``weights`` or
+        ``look``."""
         if self.module:
-            return "look"
+            return "weights" if self.makes else "look"
         return "screen" if "--screen" in self.words else self.words[0]
 
     @property
     def resumable(self) -> bool:
         """Whether it goes on where it was interrupted."""
-        return self.kind in ("ab", "stack")
+        return self.kind in ("ab", "stack", "campaign")
 
 
-RUN = "RUN"
+RUN, MODEL = "RUN", "MODEL"
 
 
 @dataclass(frozen=True, slots=True)

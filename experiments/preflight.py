@@ -27,6 +27,10 @@ DISK_RESERVE_BYTES = 64 << 20
 MEMORY_SHARE = 0.95
 """Largest share of the free memory that a run may need."""
 
+LEAST_SHARE = 0.5
+"""Of the estimate: it may be twice the truth (a lever that is on in both arms shortens a sample),
+and a budget below its half leaves no hope of a look."""
+
 
 @dataclass(frozen=True, slots=True)
 class Free:
@@ -78,7 +82,7 @@ def check(needs: Needs, free: Free, folder: Path) -> None:
 
 
 def check_budget(budget_s: float | None, first_look_s: float, share: float = 1.0) -> None:
-    """Refuse a budget in which not even the first look can be taken.
+    """Refuse a budget in which the first look can hardly be taken.
 
     Args:
         budget_s: what the measuring may take, in seconds; None is no limit.
@@ -88,7 +92,7 @@ def check_budget(budget_s: float | None, first_look_s: float, share: float = 1.0
     Raises:
         BadParameter: the least budget is in the message.
     """
-    if budget_s is not None and budget_s < first_look_s:
+    if budget_s is not None and budget_s < first_look_s * LEAST_SHARE:
         raise BadParameter(
             f"--budget {budget_s / share:.0f}s ends before the first look, which takes about "
             f"{first_look_s:.0f} s: nothing could be decided",

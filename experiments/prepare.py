@@ -223,7 +223,12 @@ def _seed(request: AbRequest, lever: Lever, workload: Workload, ref: str, cand: 
     """
     if request.seed is not None:
         return request.seed
-    return int(digest_of(f"{lever.name} {ref} {cand} {workload.name}")[:7], 16)
+    return usual_seed(lever.name, ref, cand, workload.name)
+
+
+def usual_seed(lever: str, ref: str, cand: str, workload: str) -> int:
+    """The seed of a comparison where none is asked for."""
+    return int(digest_of(f"{lever} {ref} {cand} {workload}")[:7], 16)
 
 
 def takes_turns(device: Device, ranks: int = 1) -> bool:

@@ -137,6 +137,8 @@ def _check_axes(campaign: Campaign, workload: Workload, parameters: Mapping[str,
             error = UnknownName("axis", goal.axis, names)
             raise UsageError(f"campaign {campaign.name}: {error.message}", cure=error.cure)
     try:
-        oracle_of(workload, campaign.oracle)
+        for name in filter(None, (campaign.oracle, campaign.lever_oracle)):
+            oracle_of(workload, name)
+            workload.targets(parameters, name)  # refuses an argument that it cannot use
     except UnknownName as found:
         raise UsageError(f"campaign {campaign.name}: {found.message}", cure=found.cure) from found

@@ -145,7 +145,7 @@ class Sitting:
             settings=campaign.settings,
             budget_s=limit_s,
             seed=campaign.seed,
-            oracle=campaign.oracle,
+            oracle=campaign.lever_oracle or campaign.oracle,
             max_pairs=planned.pairs or self._pairs(lever.name, setting),
         )
 

@@ -91,6 +91,8 @@ class Campaign(Value):
         device: ``cpu`` or ``cuda``.
         device_kind: a part that the device's name must hold, such as ``H200``; empty takes any.
         oracle: the outside implementation that targets are held against.
+        lever_oracle: the same at fewer concurrencies, say, for the comparisons of the levers; empty
+            takes ``oracle``, with which the binding run is always measured.
         parameters: of the workload, where they differ from its defaults.
         budget, lever_budget: limits of the whole run, and of the measuring of each lever.
         blocks: of the binding run.
@@ -103,6 +105,7 @@ class Campaign(Value):
     device: Literal["cpu", "cuda"]
     device_kind: str = ""
     oracle: Text
+    lever_oracle: str = ""
     parameters: FrozenMap[Scalar] = Field(default_factory=dict)
     axes: tuple[Goal, ...] = Field(min_length=1)
     levers: tuple[PlannedLever, ...] = Field(min_length=1)

@@ -16,7 +16,7 @@ from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Outputs, Task, TaskKind, TaskResult
 from experiments.values import Scalar
 from experiments.workloads.base import Workload
-from levers.base import Lever
+from levers.base import OFF, Lever
 from levers.policy import ParityClass
 
 Execute: TypeAlias = Callable[[Task], TaskResult]
@@ -25,6 +25,12 @@ Execute: TypeAlias = Callable[[Task], TaskResult]
 BYTE_EXACT_REPEATS = 30
 """Runs on equal inputs where byte-exactness is claimed: a known nondeterministic backward differed
 in 29 of 30 runs, another in one of ten, which two runs would often miss."""
+
+GPU_PROMPTS = 184
+"""Greedy streams of a mode on a GPU, as many as the published token battery decodes."""
+
+CAPTURES = "cuda_graph"
+"""The lever that captures the step where the workload's parameters do not."""
 
 
 class ProcessFailed(Exception):
@@ -48,6 +54,11 @@ class Limits:
     prompts: int = 16
     repeats: int = 2
     reorderings: int = 2
+
+    @classmethod
+    def usual(cls, device_type: str) -> Limits:
+        """The real size on a GPU; on a CPU as many streams as a short run bears."""
+        return cls(prompts=GPU_PROMPTS) if device_type == "cuda" else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ class Bench:
     ) -> None:
         self.spec, self.lever, self.workload = spec, lever, workload
         self.device_type = device_type
-        self.limits = limits or Limits()
+        self.limits = limits or Limits.usual(device_type)
         self.parts = parts
         self._execute = execute
         self._outputs: dict[str, Outputs] = {}
@@ -99,6 +110,16 @@ class Bench:
 
     def _setting(self, setting: str) -> LeverSetting:
         return LeverSetting(lever=self.lever.name, setting=setting)
+
+    @property
+    def captures(self) -> bool:
+        """Whether both arms' work is replayed from CUDA graphs.
+
+        A lever that captures is no such case by itself: its own cases replay a graph against the
+        eager work, and a replay cannot be captured once more.
+        """
+        by_lever = any(one.lever == CAPTURES and one.setting != OFF for one in self.spec.stack)
+        return by_lever or self.spec.parameters.get("graph") == "on"
 
     @property
     def demands_bits(self) -> bool:

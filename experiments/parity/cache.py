@@ -2,8 +2,9 @@
 
 The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
 workload's parameters (the model's digest among them), the seed of the inputs, the policy, the other
-levers that are on, and the stack of versions and device. Only a passed check is kept: a failed one
-is measured again, and a process that failed leaves nothing.
+levers that are on, and the stack of versions and device. Checks of the operation alone see neither
+the workload's parameters nor other levers, so one result of theirs serves every model. Only a
+passed check is kept: a failed one is measured again, and a process that failed leaves nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,6 +25,9 @@ FOLDER = Path("cache") / "parity"
 
 CODE = ("levers", "experiments/parity", "experiments/workloads")
 """Folders whose Python source a result depends on, from the project's root."""
+
+OF_THE_OPERATION = ("op", "memcheck", "graph", "async")
+"""Checks that run a lever's own cases in processes without a session."""
 
 
 class ParityCache:
@@ -41,7 +46,10 @@ class ParityCache:
 
     def key(self, check: str, spec: AbSpec, extra: str = "") -> str:
         """The digest that names a check's result for this comparison."""
-        asked = spec.model_copy(update={"looks": (), "budget_s": None, "oracle": None})
+        unseen: dict[str, Any] = {"looks": (), "budget_s": None, "oracle": None}
+        if check in OF_THE_OPERATION:
+            unseen |= {"parameters": {}, "stack": ()}
+        asked = spec.model_copy(update=unseen)
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 

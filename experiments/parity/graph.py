@@ -48,7 +48,7 @@ def ahead(bench: Bench) -> tuple[Task, ...]:
 def _why_not(bench: Bench) -> str:
     if bench.device_type != "cuda":
         return f"needs CUDA, this is {bench.device_type}"
-    if bench.spec.parameters.get("graph") != "on":
+    if not bench.captures:
         return "this run captures no CUDA graph"
     return ""
 

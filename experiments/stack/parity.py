@@ -3,6 +3,8 @@
 Each lever's own operation was held against fp64 truth in its own comparison. Two exact kernels can
 fail together, so what is held here is the work as a whole: training curves and the gradient of
 every parameter, each arm against truth, and where the workload has no loss its digests and tokens.
+Where tokens mean nothing either (random weights), the digests are joined by the op cases of each
+lever, which are found again where its own comparison passed them.
 """
 
 from __future__ import annotations
@@ -10,18 +12,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from experiments.parity import determinism, loss, tokens
+from experiments.parity import determinism, loss, op, tokens
 from experiments.parity.battery import NO_TRUTH
 from experiments.parity.bench import Arms, Bench, Execute, ProcessFailed
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import not_run
 from experiments.parity.stack import merge
 from experiments.parity_records import CheckResult, ParityReport
-from experiments.prepare import Comparison
+from experiments.prepare import Comparison, RunFacts, usual_seed
 from experiments.records import ArmFailure
 from experiments.spec import LeverSetting
 from experiments.tasks import Task, TaskResult
+from levers import catalog
+from levers.base import OFF
 from levers.policy import ParityClass
+from levers.source import source_digest
 
 NAME = "stack"
 """The battery's name of this check: the set together."""
@@ -77,7 +82,7 @@ def held(
     if result is None:
         start = time.monotonic()
         try:
-            result = _compared(bench, Arms((), tuple(levers)))
+            result = _compared(bench, Arms((), tuple(levers)), execute, cache)
         except ProcessFailed as error:
             result, failures = not_run(NAME, f"a process failed: {error}"), error.failures
         result = result.model_copy(update={"seconds": time.monotonic() - start})
@@ -102,7 +107,7 @@ def foreseen(
         bench = Bench(spec, comparison.lever, comparison.workload, _never, spec.device_type)
         key = "" if cache is None else cache.key(CACHED_AS, spec, repr(bench.limits))
         if cache is None or not cache.has(key):
-            asked = _tasks(bench, Arms((), tuple(levers)))
+            asked = _tasks(bench, Arms((), tuple(levers)), cache)
             tasks |= {task.content_digest(): task for task in asked}
     return tuple(tasks.values())
 
@@ -111,12 +116,15 @@ def _never(task: Task) -> TaskResult:
     raise AssertionError(f"a {task.kind} was run where it should only be foreseen")
 
 
-def _tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
+def _tasks(bench: Bench, arms: Arms, cache: ParityCache | None) -> tuple[Task, ...]:
     """The processes of :func:`_compared`."""
     if loss.NAME in bench.workload.checks:
         return loss.tasks(bench, arms)
     digests = determinism.digest_tasks(bench, arms, repeats=1)
-    return digests if tokens.no_claim(bench) else (*digests, *tokens.tasks(bench, arms))
+    if not tokens.no_claim(bench):
+        return (*digests, *tokens.tasks(bench, arms))
+    members = (of_member(bench, one, _never) for one in arms.cand)
+    return (*digests, *(task for one in members if not _kept(one, cache) for task in op.ahead(one)))
 
 
 def refusal(report: ParityReport, demanded: ParityClass) -> str:
@@ -129,7 +137,7 @@ def refusal(report: ParityReport, demanded: ParityClass) -> str:
     return ""
 
 
-def _compared(bench: Bench, arms: Arms) -> CheckResult:
+def _compared(bench: Bench, arms: Arms, execute: Execute, cache: ParityCache | None) -> CheckResult:
     """Curves and gradients where the workload trains; digests and tokens where it does not."""
     name = f"{len(arms.cand)} levers against none"
     if loss.NAME in bench.workload.checks:
@@ -138,12 +146,64 @@ def _compared(bench: Bench, arms: Arms) -> CheckResult:
     parts = [determinism.judge(refs, cands, demands_bits=bench.demands_bits, name=NAME)]
     if parts[-1].status == "passed" and not tokens.no_claim(bench):
         parts.append(tokens.run(bench, arms, NAME))
-    return _without_truth(merge(parts, name), has_tokens=len(parts) > 1)
+    elif parts[-1].status == "passed" and parts[-1].strongest is not ParityClass.BYTE_EXACT:
+        parts += _operations(bench, arms.cand, execute, cache)
+    return _without_truth(merge(parts, name), has_truth=len(parts) > 1)
 
 
-def _without_truth(result: CheckResult, *, has_tokens: bool) -> CheckResult:
+def _operations(
+    bench: Bench, levers: Sequence[LeverSetting], execute: Execute, cache: ParityCache | None
+) -> list[CheckResult]:
+    """Each lever's op cases against truth, up to the first that did not pass.
+
+    None where a lever states no case: there is then no truth for the set.
+    """
+    found: list[CheckResult] = []
+    for one in levers:
+        member = of_member(bench, one, execute)
+        kept = None if cache is None else cache.get(_op_key(member, cache))
+        result = kept or op.check(member)
+        if result.status == "not-run":
+            return []
+        if cache is not None and kept is None:
+            cache.put(_op_key(member, cache), result)
+        detail = f"{one}: {result.passed}/{result.total} op cases"
+        found.append(result.model_copy(update={"detail": detail}))
+        if result.status != "passed":
+            break
+    return found
+
+
+def of_member(bench: Bench, one: LeverSetting, execute: Execute) -> Bench:
+    """One lever of a set as it is in a comparison of its own, with the seed that it has there."""
+    spec, workload, lever = bench.spec, bench.workload, catalog.get(one.lever)
+    facts = RunFacts(
+        spec.device_type, workload.name, spec.parameters, workload.sites(spec.parameters)
+    )
+    changes = {
+        "lever": lever.name,
+        "ref": OFF,
+        "cand": one.setting,
+        "seed": usual_seed(lever.name, OFF, one.setting, workload.name),
+        "stack": (),
+        "policy": lever.policy(facts),
+        "levers_source_digest": source_digest(lever),
+    }
+    alone = spec.model_copy(update=changes)
+    return Bench(alone, lever, workload, execute, bench.device_type, bench.limits)
+
+
+def _op_key(member: Bench, cache: ParityCache) -> str:
+    return cache.key(op.NAME, member.spec, repr(member.limits))
+
+
+def _kept(member: Bench, cache: ParityCache | None) -> bool:
+    return cache is not None and cache.has(_op_key(member, cache))
+
+
+def _without_truth(result: CheckResult, *, has_truth: bool) -> CheckResult:
     """Outputs that differ and were held against no truth may not be called lossless."""
-    if result.status != "passed" or has_tokens or result.strongest is ParityClass.BYTE_EXACT:
+    if result.status != "passed" or has_truth or result.strongest is ParityClass.BYTE_EXACT:
         return result
     detail = f"{result.detail}; {NO_TRUTH}"
     return result.model_copy(update={"strongest": ParityClass.TOLERATED, "detail": detail})

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 import cli
+from benchmarks import h200_calls as calls
 from benchmarks import h200_training as driver
 from benchmarks.h200_training_evidence import Evidence, evidence_of, export, unfinished
+from benchmarks.h200_training_packing import restore, within
 from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, Scale, Step, steps
 from experiments import beside, bundles, prepare
 from experiments.commands import ab as ab_command
@@ -122,25 +124,25 @@ class Clock:
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver.Driver:
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> calls.Driver:
     """A call of 600 s in which nothing is measured; each command takes its step's seconds."""
-    monkeypatch.setattr(driver, "unfinished", lambda *_: "")
-    monkeypatch.setattr(driver, "evidence_of", lambda *_: Evidence("run-1", "a line"))
+    monkeypatch.setattr(calls, "unfinished", lambda *_: "")
+    monkeypatch.setattr(calls, "evidence_of", lambda *_: Evidence("run-1", "a line"))
     out, state = tmp_path / "out", tmp_path / "state"
     out.mkdir()
     (state / "homes").mkdir(parents=True)
     clock = Clock()
-    made = driver.Driver(state, out, 600.0, "cuda:0", driver.Journal.open(state), clock)
+    made = calls.Driver(state, out, 600.0, "cuda:0", calls.Journal.open(state), driver.NAME, clock)
 
-    def command(self: driver.Driver, step: Step, begun: str) -> int | None:
+    def command(self: calls.Driver, step: Step, begun: str) -> int | None:
         ran.append((step.name, begun))
         left = self.left_s()
         clock.now += min(step.seconds, left)
         return 0 if step.seconds <= left else None
 
     ran: list[tuple[str, str]] = []
-    monkeypatch.setattr(driver.Driver, "command", command)
-    monkeypatch.setattr(driver.Driver, "ran", ran, raising=False)
+    monkeypatch.setattr(calls.Driver, "command", command)
+    monkeypatch.setattr(calls.Driver, "ran", ran, raising=False)
     return made
 
 
@@ -153,7 +155,7 @@ def look(name: str, seconds: float) -> Step:
 
 
 def test_what_fits_is_run_and_what_cannot_go_on_later_is_not_begun(
-    call: driver.Driver, capsys: pytest.CaptureFixture[str]
+    call: calls.Driver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = [ab("a.one", 400), look("b.look", 200), ab("c.long", 900), ab("d.more", 10)]
     assert not call.go(plan)
@@ -169,12 +171,12 @@ def test_what_fits_is_run_and_what_cannot_go_on_later_is_not_begun(
 
 
 def test_the_next_call_goes_on_with_what_was_interrupted(
-    call: driver.Driver, monkeypatch: pytest.MonkeyPatch
+    call: calls.Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = [ab("a.one", 400), ab("c.long", 500)]
     call.go(plan)
-    monkeypatch.setattr(driver, "unfinished", lambda *_: "run-7")
-    call.deadline, call.journal = 2000.0, driver.Journal.open(call.state)
+    monkeypatch.setattr(calls, "unfinished", lambda *_: "run-7")
+    call.deadline, call.journal = 2000.0, calls.Journal.open(call.state)
     assert call.go(plan)
     assert call.ran[-1] == ("c.long", "run-7")  # type: ignore[attr-defined]
     assert call.journal.of(plan[1])["calls"] == 2
@@ -185,7 +187,7 @@ def test_the_next_call_goes_on_with_what_was_interrupted(
     assert not call.journal.done(plan[0])
 
 
-def test_words_begin_go_on_or_name_the_run_of_another_step(call: driver.Driver) -> None:
+def test_words_begin_go_on_or_name_the_run_of_another_step(call: calls.Driver) -> None:
     one = ab("a.one", 1)
     stack = Step("w.all", ("stack", "slat_flow"), 1)
     roofline = Step("r.one", ("roofline", RUN, "--record"), 1, home="a.one")
@@ -200,20 +202,20 @@ def test_words_begin_go_on_or_name_the_run_of_another_step(call: driver.Driver) 
 
 
 def test_a_run_that_cannot_go_on_here_begins_anew(
-    call: driver.Driver, monkeypatch: pytest.MonkeyPatch
+    call: calls.Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "unfinished", lambda *_: "run-7")
+    monkeypatch.setattr(calls, "unfinished", lambda *_: "run-7")
     codes = {"run-7": 2, "": 0}
-    monkeypatch.setattr(driver.Driver, "command", lambda _, __, begun: codes[begun])
+    monkeypatch.setattr(calls.Driver, "command", lambda _, __, begun: codes[begun])
     call.take(ab("a.one", 1))
     assert call.journal.found["a.one"]["state"] == "done"
 
 
 def test_what_misses_a_package_is_tried_again_by_the_next_call(
-    call: driver.Driver, monkeypatch: pytest.MonkeyPatch
+    call: calls.Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unmet = Evidence("run-1", "invalid (unmet)", {"reason": "unmet"})
-    monkeypatch.setattr(driver, "evidence_of", lambda *_: unmet)
+    monkeypatch.setattr(calls, "evidence_of", lambda *_: unmet)
     one = ab("a.one", 1)
     assert not call.go([one])
     assert call.journal.of(one)["state"] == "failed"
@@ -242,14 +244,14 @@ def test_the_bundle_of_a_decided_run_has_its_text_beside_it(tmp_path: Path) -> N
 def test_a_command_is_interrupted_at_its_limit_and_its_group_ended(tmp_path: Path) -> None:
     program = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
     with (tmp_path / "log").open("a") as log:
-        code = driver.within([sys.executable, "-c", program], os.environ, log, 1.0)
+        code = within([sys.executable, "-c", program], os.environ, log, 1.0)
         assert code is None
-        assert driver.within([sys.executable, "-c", "raise SystemExit(4)"], os.environ, log, 9) == 4
+        assert within([sys.executable, "-c", "raise SystemExit(4)"], os.environ, log, 9) == 4
     assert (tmp_path / "log").read_text() == "stopped\n"
 
 
 def test_the_state_travels_without_compile_caches_and_is_not_restored_twice(
-    call: driver.Driver, tmp_path: Path
+    call: calls.Driver, tmp_path: Path
 ) -> None:
     one = ab("a.one", 1)
     home = call.home(one)
@@ -265,11 +267,11 @@ def test_the_state_travels_without_compile_caches_and_is_not_restored_twice(
         assert "homes/a.one/runs" in file.getnames()
     again = tmp_path / "again"
     again.mkdir()
-    assert driver.restore(packed, again).endswith("is restored from h200_training.state.tar.gz")
+    assert restore(packed, again).endswith("is restored from h200_training.state.tar.gz")
     assert (again / "cache" / "parity" / "x.json").exists()
     assert not (again / "cache" / "arms").exists()
-    assert driver.Journal.open(again).done(one)
-    assert driver.restore(packed, again).endswith("nothing is restored")
+    assert calls.Journal.open(again).done(one)
+    assert restore(packed, again).endswith("nothing is restored")
     assert len(list(call.out.iterdir())) <= 4
 
 

@@ -57,6 +57,7 @@ def test_no_look_beyond_the_default_plan_is_far_from_the_one_before(pairs: int) 
 def test_a_budget_that_ends_before_the_first_look_is_refused_with_the_least_one() -> None:
     check_budget(None, 100.0)
     check_budget(18.0, 18.0)
+    check_budget(9.0, 18.0)  # an estimate may be twice the truth
     with pytest.raises(BadParameter, match=r"--budget 1s ends before.*18 s.*--budget 18s or more"):
         check_budget(1.0, 18.0)
     with pytest.raises(BadParameter, match=r"--budget 10s ends.*--budget 36s or more"):

@@ -8,6 +8,7 @@ from experiments.metrics import SAMPLES_FOR_P95
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
 from experiments.workloads.decode.config import ModelConfig
+from experiments.workloads.decode.duration import TIME_LIMIT_S, seconds_per_sample
 from experiments.workloads.decode.folder import SHIPPED, is_random, model_config, model_digest
 from experiments.workloads.decode.names import QUALITY, SITES, WEIGHT_BYTES, rate_axis
 from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
@@ -125,7 +126,8 @@ class DecodeWorkload:
             device_memory_bytes=total if on_cuda else 0,
             host_memory_bytes=2**31 if on_cuda else total,
             disk_bytes=64 * 2**20,
-            seconds_per_sample=30.0 if on_cuda else 3.0,
+            seconds_per_sample=seconds_per_sample(parameters, config, device.device_type),
+            time_limit_s=TIME_LIMIT_S if on_cuda else 0.0,
         )
 
     def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:

@@ -18,6 +18,7 @@ from experiments.requests import AbRequest, SyncReport
 from experiments.stack.requests import StackRequest
 from tests.support import runs
 from tests.support.campaign_machine import Machine, home_at
+from tests.support.stub_workload import StubWorkload
 
 HEAD = """
 name = "stub-row"
@@ -143,6 +144,18 @@ def test_a_campaign_measures_its_levers_and_what_ships_and_ends_terminal(row: Ro
         ("planted_several", "unavailable"),
     }
     assert (after.next, after.confidence) == (None, "low")
+
+
+def test_the_levers_may_have_a_shorter_oracle_than_the_binding_run(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StubWorkload, "oracles", ("plain", "plain:"))
+    row.write(lever(FAST), text=HEAD.replace('"plain"', '"plain"\nlever_oracle = "plain:1"'))
+    row.run(code=3)
+    found = {type(one).__name__: one.oracle for one in row.machine.asked}
+    assert found == {"AbRequest": "plain:1", "StackRequest": "plain"}
+    row.write(lever(FAST), text=HEAD.replace('"plain"', '"plain"\nlever_oracle = "fancy"'))
+    assert "fancy" in row.said("campaign", "run", "stub-row", code=2)
 
 
 def test_the_residual_names_each_group_with_its_share_and_its_distance(row: Row) -> None:

@@ -138,6 +138,20 @@ def test_a_result_is_not_found_for_another_question(tmp_path: Path, other: AbSpe
     assert arms.asked
 
 
+def test_checks_of_the_operation_are_found_again_for_other_work_with_the_same_lever(
+    tmp_path: Path,
+) -> None:
+    cache = ParityCache(tmp_path, "torch 2.13")
+    other = LeverSetting(lever="other", setting="on")
+    for check in ("op", "memcheck", "graph", "async"):
+        key = cache.key(check, spec())
+        assert cache.key(check, spec(parameters={"model": "x"}, stack=(other,))) == key
+        assert cache.key(check, spec(device="cuda:0")) != key
+        assert cache.key(check, spec(near_tie_share=0.5)) != key
+    for check in ("tokens", "determinism", "smoke", "rollback", "stack"):
+        assert cache.key(check, spec(parameters={"model": "x"})) != cache.key(check, spec())
+
+
 def test_another_stack_measures_again(tmp_path: Path) -> None:
     battery(FakeArms(), cache=ParityCache(tmp_path, "torch 2.13"))
     arms = FakeArms()

@@ -223,6 +223,23 @@ def test_no_token_at_all_is_empty() -> None:
     assert tokens.check(bench(lambda task: changed(streams=()))).status == "empty"
 
 
+def test_the_real_size_of_the_token_check_is_a_gpus() -> None:
+    for device, prompts in (("cpu", 16), ("cuda:0", 184)):
+        asked = spec(device=device)
+        bench = Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), asked.device_type)
+        assert tokens.modes(bench)[0].arguments["prompts"] == prompts
+
+
+def test_operations_are_captured_beside_the_lever_that_captures_and_not_for_it() -> None:
+    def captured(stack: tuple[LeverSetting, ...] = (), **changes: str) -> bool:
+        asked = spec(device="cuda:0", stack=stack).model_copy(update=changes)
+        return bool(graph.ahead(Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), "cuda")))
+
+    assert captured((LeverSetting(lever="cuda_graph", setting="on"),))
+    assert not captured()
+    assert not captured(lever="cuda_graph")
+
+
 def test_where_a_graph_is_captured_the_eager_streams_are_compared_too() -> None:
     asked = spec(parameters={"concurrency": "1,4", "graph": "on"})
     made = bench(asked=asked)

@@ -227,6 +227,19 @@ def test_needs_grow_with_the_model() -> None:
     assert DECODE.needs(DECODE.resolve({}, CPU), CPU).device_memory_bytes == 0
 
 
+def test_the_time_of_a_sample_follows_model_and_mode_so_that_no_budget_is_refused_in_vain() -> None:
+    def seconds(**asked: str) -> float:
+        return DECODE.needs(DECODE.resolve(asked, H200), H200).seconds_per_sample
+
+    captured, eager = seconds(model="random-0.6b"), seconds(model="random-0.6b", graph="off")
+    assert 5 < captured < 10  # measured: about 6
+    assert captured < eager < 25
+    assert captured < seconds(model="random-4b") < 25
+    assert seconds(model="shipped", concurrency="1") < 6
+    assert DECODE.needs(DECODE.resolve({}, CPU), CPU).seconds_per_sample == 3.0
+    assert DECODE.needs(DECODE.resolve({}, H200), H200).time_limit_s == 600
+
+
 def test_the_concurrencies_are_sorted_and_single() -> None:
     assert parsed_concurrency("8,1,1,4") == (1, 4, 8)
 

@@ -1,0 +1,243 @@
+"""What :mod:`.h200_decode` runs, in order: verdicts of the levers, the row, tokens, other sizes.
+
+The seconds are what a step takes on one H200 with nothing kept yet. A lever of the campaign's row
+is measured in a comparison of its own with the campaign's parameters, beside the levers that it
+needs; the campaign takes these verdicts in and measures what is left: the binding run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.h200_training_steps import MODEL, Step
+
+TRAINED = "trained"
+"""The weights that :data:`TRAIN` makes."""
+
+TRAIN = "experiments.workloads.decode.train"
+CAPTURED, BLOCK = "cuda_graph=on", "fused_block=early"
+
+LEVERS: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
+    ("cuda_graph", "on", (), 300),
+    ("fused_block", "early", (CAPTURED,), 260),
+    ("fused_chain", "on", (CAPTURED,), 230),
+    ("mxfp4_weights", "on", (CAPTURED, BLOCK), 270),
+    ("qk_norm_rope", "on", (CAPTURED,), 230),
+    ("fa2_nsplits_cap", "tuned", (CAPTURED,), 230),
+    ("decode_attn", "fa3", (CAPTURED,), 270),
+)
+"""Lever, setting, what is on in both arms, seconds. ``fused_chain`` and ``qk_norm_rope`` have no
+work in a step of the fused block, so they stand beside the graph alone."""
+
+ON = (CAPTURED, "fused_chain=on", "qk_norm_rope=on", BLOCK)
+"""What is expected to ship."""
+
+PAIRS, MORE = ("--pairs", "6"), ("--pairs", "13")
+"""Six decide an effect of several percent; tails of latencies may take a second or third look."""
+
+SCREEN = ("--screen", "--budget", "60s")
+"""After this time no further two rounds begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the work is: real, or a rehearsal.
+
+    Attributes:
+        device: where it runs.
+        small, large: the model of the row, and the larger one.
+        row: parameters of the campaign's row, where they differ from the defaults.
+        tokens: parameters of the token checks.
+        train: words of the training, without its text.
+        campaign: name of the campaign.
+        oracle: of the levers' comparisons, and of a whole set.
+        absent: levers without a kernel for that device.
+        swapped: settings in place of those of :data:`LEVERS`.
+        graphs: whether steps are captured, by parameter where no lever does it.
+        counts: numbers of splits that are screened.
+        text: folder of text to train on; what is found beside PyTorch if empty.
+    """
+
+    device: str
+    small: str
+    large: str
+    row: Mapping[str, str]
+    tokens: Mapping[str, str]
+    train: tuple[str, ...]
+    campaign: str
+    oracle: tuple[str, str]
+    absent: tuple[str, ...] = ()
+    swapped: Mapping[str, str] = field(default_factory=dict)
+    graphs: bool = True
+    counts: str = "auto,tuned,1..16"
+    text: str = ""
+
+    def there(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Those that have a kernel here."""
+        return tuple(one for one in named if one.partition("=")[0] not in self.absent)
+
+    def levers(self) -> tuple[tuple[str, str, tuple[str, ...], int], ...]:
+        """:data:`LEVERS` as they can be here."""
+        return tuple(
+            (name, self.swapped.get(name, setting), self.there(beside), seconds)
+            for name, setting, beside, seconds in LEVERS
+            if name not in self.absent
+        )
+
+    def ab(
+        self,
+        lever: str,
+        cand: str,
+        model: str,
+        *extra: str,
+        beside: Sequence[str] = (),
+        oracle: str = "none",
+        sets: Mapping[str, str],
+    ) -> tuple[str, ...]:
+        """An A/B, with levers that are on in both arms."""
+        both = itertools.chain.from_iterable(("--with", one) for one in self.there(beside))
+        return (
+            *("ab", lever, "--cand", cand, "--workload", "decode", "--device", self.device),
+            *("--model", model, *set_words(sets), *both, "--oracle", oracle, *extra, "--yes"),
+        )
+
+    def stack(
+        self, model: str, levers: Sequence[str], *extra: str, sets: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """A stack of four blocks, the waterfall alone."""
+        model_words = ("--set", f"model={model}")
+        return (
+            *("stack", "decode", "--levers", ",".join(self.there(levers))),
+            *("--device", self.device, *model_words, *set_words(sets)),
+            *("--blocks", "4", "--no-leave-one-out", "--no-pairs", *extra, "--yes"),
+        )
+
+    def text_folder(self) -> str:
+        """Where Python files are: beside PyTorch, hundreds of megabytes of them."""
+        found = importlib.util.find_spec("torch")
+        if self.text or found is None or found.origin is None:
+            return self.text or "."
+        return str(Path(found.origin).parents[1])
+
+
+def set_words(parameters: Mapping[str, str]) -> list[str]:
+    """Parameters as ``--set``."""
+    words = (("--set", f"{name}={value}") for name, value in parameters.items())
+    return list(itertools.chain.from_iterable(words))
+
+
+FULL = Scale(
+    "cuda:0",
+    small="random-0.6b",
+    large="random-4b",
+    row={"concurrency": "1,2,4,8,16,32", "graph": "off"},
+    tokens={
+        "concurrency": "1,8,32",
+        "prompt_tokens": "1024",
+        "output_tokens": "64",
+        "round_steps": "60",
+        "ttft_repeats": "20",
+        "ttft_tokens": "512",
+    },
+    train=("--size", "100m", "--device", "cuda:0", "--seconds", "170", "--threads", "8"),
+    campaign="decode-h200",
+    oracle=("transformers:1,32", "transformers"),
+)
+
+
+def steps(scale: Scale) -> tuple[Step, ...]:
+    """All steps in the order in which the device is used."""
+    words = ("campaign", "run", scale.campaign, "--yes")
+    text = ("--text", scale.text_folder(), "--glob", "*.py", "--format", "files")
+    return (
+        *_row(scale),
+        Step("campaign.row", words, 420),
+        Step("train.weights", (*text, *scale.train), 195, module=TRAIN, makes=TRAINED),
+        *_large(scale),
+        *_tokens(scale, "shipped", ""),
+        *_tokens(scale, MODEL, TRAINED),
+        *_screens(scale),
+    )
+
+
+def _row(scale: Scale) -> tuple[Step, ...]:
+    """The levers of the row at the row's own parameters."""
+    return tuple(
+        Step(
+            f"lever.{name}",
+            scale.ab(
+                name,
+                setting,
+                scale.small,
+                *MORE,
+                beside=beside,
+                oracle=scale.oracle[0],
+                sets=_judged(scale.row, name, scale.small),
+            ),
+            seconds,
+        )
+        for name, setting, beside, seconds in scale.levers()
+    )
+
+
+def _judged(sets: Mapping[str, str], lever: str, model: str) -> Mapping[str, str]:
+    """Quantised weights of a trained model are judged by its quality."""
+    trained = lever == "mxfp4_weights" and not model.startswith("random-")
+    return {**sets, "quality": "on"} if trained else sets
+
+
+def _large(scale: Scale) -> tuple[Step, ...]:
+    """The larger model: what ships against no lever and the oracle, and four bits."""
+    packed = "mxfp4_weights"
+    rows = [CAPTURED, BLOCK, "fa2_nsplits_cap=auto"] if not scale.graphs else [CAPTURED, BLOCK]
+    whole = scale.stack(scale.large, rows, "--oracle", scale.oracle[1], sets=scale.row)
+    plain = {name: value for name, value in scale.row.items() if name != "graph"}
+    sets = _judged(plain, packed, scale.large)
+    alone = scale.ab(packed, "on", scale.large, *MORE, sets=sets)
+    beside = scale.ab(packed, "on", scale.large, *MORE, beside=[BLOCK], sets=sets)
+    return (
+        Step("large.mxfp4", alone, 330),
+        Step("large.whole", whole, 520),
+        Step("large.mxfp4_block", beside, 250),
+    )
+
+
+def _tokens(scale: Scale, model: str, needs: str) -> tuple[Step, ...]:
+    """Every lever on trained weights, and the whole set; the graph by parameter but for its own."""
+    item = "tokens" if needs else "shipped"
+    found = []
+    for name, setting, _, _ in scale.levers():
+        if (
+            name == "decode_attn" and not needs
+        ):  # heads of 16 dimensions, which FA3 is not built for
+            continue
+        captured = {"graph": "off"} if name == "cuda_graph" else {}
+        sets = _judged({**scale.tokens, **captured}, name, "trained")
+        words = scale.ab(name, setting, model, *PAIRS, sets=sets)
+        found.append(Step(f"{item}.{name}", words, 150 if needs else 110, needs=needs))
+    on = [one for one in ON if one != CAPTURED] if scale.graphs else ["fa2_nsplits_cap=auto"]
+    whole = scale.stack(model, on, sets=scale.tokens)
+    return (*found, Step(f"{item}.whole", whole, 170, needs=needs))
+
+
+def _screens(scale: Scale) -> tuple[Step, ...]:
+    """Numbers of splits for each attention, in one process each."""
+    sets = {**scale.row, "ttft_repeats": "20", "ttft_tokens": "16", "rounds": "2"}
+    sets |= {"page_size": "256", "graph": "on", "round_steps": "30"} if scale.graphs else {}
+    return tuple(
+        Step(
+            f"screen.{name}",
+            scale.ab("fa2_nsplits_cap", counts, scale.small, *SCREEN, beside=beside, sets=sets),
+            170,
+        )
+        for name, beside, counts in (
+            ("triton", (), scale.counts),
+            ("fa2", ("decode_attn=fa2",), scale.counts),
+            ("fa3", ("decode_attn=fa3",), scale.counts),
+        )
+        if scale.graphs or not beside
+    )

@@ -1,0 +1,219 @@
+"""The driver of the decode runs: what its steps ask for, and how two calls go on together."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli
+from benchmarks import h200_calls as calls
+from benchmarks import h200_decode as driver
+from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
+from benchmarks.h200_decode_steps import FULL, ON, TRAINED, steps
+from benchmarks.h200_training_evidence import Evidence, evidence_of, export
+from benchmarks.h200_training_steps import MODEL, Step
+from experiments import beside, prepare
+from experiments.campaign.files import read, shipped
+from experiments.campaign.spec import Campaign
+from experiments.commands import ab as ab_command
+from experiments.commands import stack as stack_command
+from experiments.environment import Device
+from experiments.exit_codes import Exit
+from experiments.registry.store import Registry
+from experiments.requests import AbRequest, SilentListener
+from experiments.stack import prepare as stack_prepare
+from experiments.stack.requests import StackRequest
+from experiments.workloads import catalog as workloads
+from experiments.workloads.base import DeviceFacts
+
+H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096, 132, (9, 0)), "GPU-a")
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("fa2", "fa3")
+
+
+def of_kind(*kinds: str) -> list[Step]:
+    return [one for one in steps(FULL) if one.kind in kinds]
+
+
+def asked(step: Step, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the command line makes of a step's words; trained weights are the shipped ones here."""
+    heard: list[Any] = []
+
+    def hear(request: Any, **_: Any) -> str:
+        heard.append(request)
+        return "inconclusive"
+
+    monkeypatch.setattr(ab_command, "_run", hear)
+    monkeypatch.setattr(stack_command, "_measure", lambda request, **_: heard.append(request) or 0)
+    words = [word.replace(MODEL, "shipped") for word in step.words]
+    assert cli.main(words) in (0, 3)
+    return heard[0]
+
+
+def compared(request: AbRequest) -> prepare.Comparison:
+    one = replace(request, cand=request.cand.split(",")[0])
+    return prepare.compare(one, H200)
+
+
+@pytest.mark.parametrize("step", of_kind("ab", "screen"), ids=lambda step: step.name)
+def test_each_comparison_can_be_made_on_an_h200(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request: AbRequest = asked(step, monkeypatch)
+    if any(one in " ".join(step.words) for one in PACKAGES):
+        monkeypatch.setattr("levers.decode_attn.missing_package", lambda _: ())
+    one = compared(request)
+    assert one.unmet == ()
+    assert list(map(str, beside.asked(request.beside, one))) == list(request.beside)
+    needs = workloads.get("decode").needs(one.spec.parameters, H200.facts)
+    assert needs.device_memory_bytes < 0.9 * H200.facts.memory_bytes
+
+
+@pytest.mark.parametrize("step", of_kind("stack"), ids=lambda step: step.name)
+def test_each_stack_can_be_made_on_an_h200(
+    step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    request: StackRequest = asked(step, monkeypatch)
+    with Registry.open(tmp_path / "registry.db") as registry:
+        found = stack_prepare.resolved(request, H200, registry, SilentListener())
+    assert found.spec.blocks == 4
+
+
+def test_the_levers_are_measured_in_the_scope_of_the_campaign_that_takes_them_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    campaign = read(shipped() / f"{FULL.campaign}.toml").campaign
+    assert isinstance(campaign, Campaign)
+    parameters = workloads.get("decode").resolve(campaign.settings, H200.facts)
+    row = {one.lever: one.candidates for one in campaign.levers}
+    found = {}
+    for step in of_kind("ab"):
+        if step.item == "lever":
+            request: AbRequest = asked(step, monkeypatch)
+            found[request.lever] = (request.cand,)
+            assert dict(compared(request).spec.parameters) == dict(parameters)
+            assert (request.seed, request.oracle) == (campaign.seed, campaign.lever_oracle)
+    assert found == row
+    assert {one.partition("=")[0] for one in ON} <= row.keys()
+
+
+def test_tokens_are_compared_on_two_trained_sizes_for_each_lever() -> None:
+    names = {item: set() for item in ("tokens", "shipped", "lever")}
+    for step in steps(FULL):
+        if step.item in names:
+            names[step.item].add(step.name.partition(".")[2])
+    assert names["tokens"] == names["lever"] | {"whole"}
+    assert names["shipped"] == names["tokens"] - {"decode_attn"}
+    assert all(one.needs == TRAINED for one in steps(FULL) if one.item == "tokens")
+
+
+def test_a_rehearsal_needs_no_gpu_and_its_campaign_can_be_read(tmp_path: Path) -> None:
+    full = {one.name for one in steps(FULL)}
+    for step in steps(REHEARSAL):
+        assert step.name in full
+        assert "cuda" not in " ".join(step.words).replace("cuda_graph", "")
+    path = tmp_path / f"{REHEARSAL.campaign}.toml"
+    path.write_text(rehearsed_campaign(REHEARSAL))
+    assert isinstance(read(path).campaign, Campaign)
+
+
+# --- two calls on one host ----------------------------------------------------------------------
+
+
+def call(folder: Path, shared: Path) -> calls.Driver:
+    out, state = folder / "out", folder / "state"
+    for one in (out, state / "homes", shared):
+        one.mkdir(parents=True, exist_ok=True)
+    journal = calls.Journal.open(state)
+    return calls.Driver(state, out, 600.0, "cuda:0", journal, driver.NAME, lambda: 0.0, shared)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The commands of both calls, none of which is run; training leaves a file of weights."""
+    heard: list[tuple[str, ...]] = []
+
+    def within(words: Any, variables: Any, log: Any, limit_s: float) -> int:
+        del variables, log, limit_s
+        heard.append(tuple(words[1:]))
+        if "--size" in words:
+            made = Path(words[-1])
+            made.mkdir()
+            (made / calls.WEIGHTS).write_text("w")
+        return 3 if "campaign" in words else 0
+
+    monkeypatch.setattr(calls, "within", within)
+    monkeypatch.setattr(calls, "unfinished", lambda *_: "")
+    monkeypatch.setattr(calls, "evidence_of", lambda *_: Evidence("run-1", "a line"))
+    return heard
+
+
+TRAINING = Step("train.weights", ("--size", "x"), 1, module="train", makes=TRAINED)
+WORK = Step("tokens.one", ("ab", "x", "--model", MODEL), 1, needs=TRAINED)
+
+
+def test_what_needs_trained_weights_waits_for_them_and_gets_their_folder(
+    tmp_path: Path, ran: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = call(tmp_path / "one", tmp_path / "shared")
+    assert not alone.go([WORK])
+    assert "tokens.one             not begun: the weights trained are not trained yet" in (
+        capsys.readouterr().out
+    )
+    assert alone.go([WORK, TRAINING])
+    place = tmp_path / "shared" / "models" / TRAINED
+    assert (place / calls.WEIGHTS).is_file()
+    assert [words[-1] for words in ran][1] == str(place)
+    other = call(tmp_path / "two", tmp_path / "shared")
+    assert other.go([WORK])
+
+
+def test_two_calls_see_each_others_bundles_and_kept_parity(
+    tmp_path: Path, ran: list[tuple[str, ...]]
+) -> None:
+    one, two = (call(tmp_path / name, tmp_path / "shared") for name in ("one", "two"))
+    for folder, name in (("bundles", "ab-x.json"), ("cache/parity", "k.json")):
+        (one.state / folder).mkdir(parents=True)
+        (one.state / folder / name).write_text("new")
+    one.exchange()
+    row = Step("campaign.row", ("campaign", "run", "r", "--yes"), 1)
+    assert not two.go([row])
+    assert two.journal.of(row)["state"] == "open"
+    assert (two.state / "cache" / "parity" / "k.json").read_text() == "new"
+    taken, began = ran
+    assert taken[1:] == ("import", str(two.state / "bundles" / "ab-x.json"))
+    assert began[1:] == row.words
+    old = two.state / "bundles" / "ab-x.json"
+    old.write_text("newer")
+    os.utime(old, (2e9, 2e9))
+    two.exchange()
+    one.exchange()
+    assert (one.state / "bundles" / "ab-x.json").read_text() == "newer"
+
+
+def test_a_row_is_left_open_until_it_is_met_or_terminal(tmp_path: Path) -> None:
+    home = tmp_path / "campaign.row"
+    folder = home / "campaigns" / "decode-cpu"
+    folder.mkdir(parents=True)
+    text = (ROOT / "docs/results/cpu/campaign-decode-cpu.json").read_text()
+    (folder / "row.json").write_text(text)
+    step = Step("campaign.row", ("campaign", "run", "decode-cpu", "--yes"), 1)
+    found = evidence_of(home, step, home / "none").fields()
+    assert found["row"] == json.loads(text)["state"] == "TERMINAL"
+    assert found["levers"]["fa2_nsplits_cap"] == "default-ON"
+    export(home, tmp_path)
+    assert (tmp_path / "campaign-decode-cpu.json").read_text() == text
+
+
+def test_steps_are_taken_in_the_order_in_which_they_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = [f"--{name}={tmp_path / name}" for name in ("out", "state", "shared")]
+    assert driver.main([*place, "--list", "--only", "train,lever.fused_block"]) == Exit.VERDICT
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["train.weights", "lever.fused_block"]
