@@ -75,13 +75,17 @@ class Server:
 
         While modules load, the pipe would tell of the parent's death seconds late: until then the
         kernel ends the server. Afterwards it ends what it started before it ends itself.
+
+        The imports make no garbage worth a look: without the collector they take a tenth less.
         """
         start = time.monotonic()
+        gc.disable()
         for name in preload:
             importlib.import_module(name)
         descendants.outlive_parent()
         gc.collect()
         gc.freeze()
+        gc.enable()
         reason = why_not_forkable() if preload else "nothing was loaded"
         self._answer(asdict(Ready(reason, time.monotonic() - start, os.getpid())))
         while (line := self._next_line()) is not None:
@@ -228,6 +232,8 @@ def main(arguments: Sequence[str]) -> None:
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     Server(requests, answers).serve(arguments)
+    sys.stderr.flush()
+    os._exit(0)  # taking torch down in order costs half a second, and the parent waits for it
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ that imports it at its head only makes this slow.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -143,10 +144,36 @@ def _sources() -> Iterator[_Source]:
     for target in BUILT_IN:
         module, attribute = target.split(":")
         yield _Source(module.rpartition(".")[2], module, _attribute(module, attribute))
-    for point in importlib.metadata.entry_points(group=GROUP):
+    for point in installed(GROUP):
         origin = f"{point.dist.name if point.dist else 'an entry point'} ({point.value})"
         yield _Source(point.name, origin, point.load)
     yield from _folder()
+
+
+def installed(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The entry points of a group, of what is installed now.
+
+    To read them takes ten milliseconds in an environment of two hundred packages, twenty times as
+    long as all else of :func:`get`, so they are read once for each state of the search path: to
+    install or remove a package changes its folder.
+    """
+    return _read(group, tuple((place, _changed_ns(Path(place))) for place in sys.path))
+
+
+@functools.lru_cache(maxsize=2)
+def _read(
+    group: str, places: tuple[tuple[str, int], ...]
+) -> tuple[importlib.metadata.EntryPoint, ...]:
+    del places
+    return tuple(importlib.metadata.entry_points(group=group))
+
+
+def _changed_ns(place: Path) -> int:
+    """When a folder of the search path last changed; 0 where it is not there."""
+    try:
+        return place.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _attribute(module: str, attribute: str) -> Callable[[], object]:

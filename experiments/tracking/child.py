@@ -8,7 +8,9 @@ and steps.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -32,6 +34,10 @@ BATCH_METRICS, BATCH_NAMES = 1000, 100
 """MLflow's limits of one ``log_batch``: metrics, and parameters or tags."""
 
 PAGE = 1000
+
+GARBAGE_FROM = 50_000
+"""New objects from which garbage is looked for: at the usual 700, and once more at the end, finding
+none among what MLflow's import made took a fourth of this process's time."""
 
 SIDE_FILES = ("journal", "wal", "shm")
 """What SQLite may leave beside a database whose writing failed."""
@@ -285,4 +291,6 @@ def _say(out: Path, line: Json) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(GARBAGE_FROM)
+    atexit.register(gc.freeze)
     sys.exit(main(sys.argv[1]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 from collections.abc import Mapping
 
 from experiments.workloads.base import Workload
+from levers.catalog import installed
 from levers.errors import BadParameter, UnknownName
 
 WORKLOADS: dict[str, str] = {
@@ -28,7 +28,7 @@ def known() -> Mapping[str, str]:
         BadParameter: ``$LEVERGATE_WORKLOADS`` is not a list of ``name=module:ATTRIBUTE``, or takes
             the name of a built-in workload.
     """
-    points = importlib.metadata.entry_points(group=GROUP)
+    points = installed(GROUP)
     return {**_declared(), **{point.name: point.value for point in points}, **WORKLOADS}
 
 

@@ -34,11 +34,20 @@ H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096), "GPU-a")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the sets: the tests only read them."""
+    state = tmp_path_factory.mktemp("sets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVERGATE_LEVERS", "")  # is set when they are written, and put back
+        driver.prepare_sets(state, FULL)
+    return state / "levers"
+
+
 @pytest.fixture
-def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEVERGATE_LEVERS", str(tmp_path / "levers"))
+def sets(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEVERGATE_LEVERS", str(written))
     monkeypatch.setattr(prepare, "unmet_by", lambda *_: ())  # packages that only a GPU needs
-    driver.prepare_sets(tmp_path, FULL)
 
 
 def of_kind(kind: str, scale: Scale = FULL) -> list[Step]:
