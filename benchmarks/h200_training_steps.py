@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.whole_stack import SEED
+
 BROADCAST = "segment_sum_broadcast=on"
 FUSION = ("fused_modulate=on", "fused_gate_residual=on")
 ROWS = ("fused_affine_norm=on", "fused_qk_norm_rope=on")
@@ -168,6 +170,7 @@ class Scale:
 
 
 PAIRS = ("--pairs", "6")
+SEEDED = ("--seed", str(SEED))
 
 FULL = Scale(
     "cuda:0",
@@ -195,7 +198,7 @@ REHEARSAL = Scale(
 def steps(scale: Scale) -> tuple[Step, ...]:
     """All steps in the order in which the device is used."""
     return (
-        Step("whole.slat", scale.ab(WHOLE, "on", "slat_flow", *PAIRS), 480),
+        Step("whole.slat", scale.ab(WHOLE, "on", "slat_flow", *PAIRS, *SEEDED), 480),
         *_levers(scale),
         Step("waterfall.groups", _waterfall(scale), 330),
         *_dense(scale),
@@ -235,7 +238,7 @@ def _dense(scale: Scale) -> tuple[Step, ...]:
     look = scale.look("ss_flow", scale.whole_dense, bs="8", steps="6", warmup="3")
     return (
         Step("ss.look", look, 40, module="benchmarks.flow_steps"),
-        Step("ss.whole", scale.ab(DENSE, "on", "ss_flow", *PAIRS, bs="6"), 420),
+        Step("ss.whole", scale.ab(DENSE, "on", "ss_flow", *PAIRS, *SEEDED, bs="6"), 420),
     )
 
 

@@ -199,6 +199,7 @@ def take_verdict(book: Book, options: argparse.Namespace) -> bool:
     settings = {**steps_of(options, options.workload[0]), "bs": str(options.ab_bs)}
     words = [sys.executable, str(ROOT / "cli.py"), "ab", whole_stack.NAME, "--cand", whole_stack.ON]
     words += ["--workload", options.workload[0], "--device", options.device, "--oracle", "none"]
+    words += ["--seed", str(whole_stack.SEED)]
     words += ["--ranks", str(options.ranks), "--pairs", str(options.pairs), "--json", "--yes"]
     if options.parity_jobs:
         words += ["--parity-jobs", str(options.parity_jobs)]

@@ -1,8 +1,8 @@
 """The process under the sanitizer: the chosen op cases, the candidate once each, or a stray write.
 
 Started as ``python -m experiments.parity.memcheck_cases TASK.json`` (or ``--control``). With
-``--references`` the references run and products of PyTorch's own, with ``--memory`` the candidates
-on filled memory (:mod:`experiments.parity.fresh_memory`), without a sanitizer.
+``--products`` products of PyTorch's own run, with ``--memory`` the candidates on filled memory
+(:mod:`experiments.parity.fresh_memory`), without a sanitizer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from experiments.parity.sanitizer_doubts import MEMORY, MemoryAnswer
 from experiments.parity.sanitizer_report import END
 from experiments.tasks import Task
 
-PRODUCTS = ((256, 256, 256), (1024, 1536, 1536), (512, 8192, 1536))
+PRODUCTS = ((256, 256, 256), (1024, 1536, 1536), (512, 8192, 1536), (4096, 1536, 8192))
 """Rows, columns and inner size of the products that run without a candidate."""
 
 
@@ -33,12 +33,9 @@ def run_cases(path: Path) -> None:
     print(END, flush=True)
 
 
-def run_references(path: Path) -> None:
-    """Run each chosen case's reference, and bf16 products in every layout: no candidate."""
+def run_products() -> None:
+    """Products of PyTorch's own in bf16, in the layouts of a Linear and its gradients."""
     import torch
-
-    from experiments.parity import op
-    from experiments.parity.op_run import poisoned
 
     for rows, columns, inner in PRODUCTS:
         left, right, back = (
@@ -49,10 +46,6 @@ def run_references(path: Path) -> None:
         torch.mm(back, right)
         torch.mm(back.t(), left)
         torch.mm(back.t(), left, out_dtype=torch.float32)
-    torch.cuda.synchronize()
-    task = Task.model_validate_json(path.read_text())
-    for case in chosen(op.cases_of(task)):
-        poisoned(case, case.reference, case.inputs(task.seed))
     torch.cuda.synchronize()
     print(END, flush=True)
 
@@ -85,12 +78,12 @@ def stray_write() -> None:
     print(END, flush=True)
 
 
-RUNS = {"--references": run_references, "--memory": fill_memory}
-
 if __name__ == "__main__":
     if sys.argv[1] == "--control":
         stray_write()
-    elif sys.argv[1] in RUNS:
-        RUNS[sys.argv[1]](Path(sys.argv[2]))
+    elif sys.argv[1] == "--products":
+        run_products()
+    elif sys.argv[1] == "--memory":
+        fill_memory(Path(sys.argv[2]))
     else:
         run_cases(Path(sys.argv[1]))

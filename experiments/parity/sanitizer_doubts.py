@@ -3,8 +3,8 @@
 *initcheck* before 2025.4 does not see what a kernel writes with bulk asynchronous copies, as the
 kernels of cuBLAS, FlashAttention and CUTLASS do from capability 9.0 on, and calls every later read
 of it uninitialised. There :mod:`experiments.parity.fresh_memory` decides. *racecheck* reports some
-kernels of cuBLAS, which are nobody's under test: what it reports of the references of the same
-cases and of PyTorch's own products is set aside. Both are counted and named.
+kernels of cuBLAS, which are nobody's under test: what it reports of PyTorch's own products is set
+aside. Both are counted and named.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ def settled(
     if _doubtful_reads(after.get("initcheck")):
         after["initcheck"] = _after_filling(sanitizer, path, after["initcheck"])
     if "racecheck" in after and any(map(LIBRARY.search, after["racecheck"].kernels)):
-        words = ["--references", str(path)]
-        plain = run_tool(sanitizer, "racecheck", words, variables)
+        plain = run_tool(sanitizer, "racecheck", ["--products"], variables)
         after["racecheck"] = after["racecheck"].knowing(_of_plain(plain))
     return after
 
@@ -126,7 +125,7 @@ def _of_plain(plain: Report) -> list[KnownReport]:
         KnownReport(
             tool="racecheck",
             kernel=name,
-            reason="it reports the same of the references and of PyTorch's own products here",
+            reason="it reports the same of PyTorch's own products here",
             source="a run without the candidate",
         )
         for name in sorted(families)

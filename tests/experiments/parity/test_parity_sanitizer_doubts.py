@@ -33,7 +33,7 @@ RIGHT = MemoryAnswer(cases=3, power=True, faults=(), capability=(9, 0))
 
 @pytest.fixture
 def sanitizer(tmp_path: Path) -> str:
-    """A sanitizer of 2025.3 that reports a race in cuBLAS's kernel of the references."""
+    """A sanitizer of 2025.3 that reports a race in cuBLAS's kernel of PyTorch's own products."""
     path = tmp_path / "compute-sanitizer"
     path.write_text(
         "#!/bin/sh\n"
@@ -125,7 +125,7 @@ def races(*kernels: str) -> Report:
     return Report(88, "".join(lines) + end)
 
 
-def test_races_in_cublas_are_set_aside_where_the_references_show_them_too(
+def test_races_in_cublas_are_set_aside_where_products_of_pytorch_show_them_too(
     sanitizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_library = races(*["nvjet_sm90_tss_128x256_64x4_NTN"] * 23)
