@@ -3,8 +3,9 @@
 The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
 workload's parameters (the model's digest among them), the seed of the inputs, the policy, the other
 levers that are on, and the stack of versions and device. Checks of the operation alone see neither
-the workload's parameters nor other levers, so one result of theirs serves every model. Only a
-passed check is kept: a failed one is measured again, and a process that failed leaves nothing.
+the workload's parameters nor other levers nor how pairs are timed, so one result of theirs serves
+every model. Only a passed check is kept: a failed one is measured again, and a process that failed
+leaves nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ParityCache:
         """The digest that names a check's result for this comparison."""
         unseen: dict[str, Any] = {"looks": (), "budget_s": None, "oracle": None}
         if check in OF_THE_OPERATION:
-            unseen |= {"parameters": {}, "stack": ()}
+            unseen |= {"parameters": {}, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

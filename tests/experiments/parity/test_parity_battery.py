@@ -146,6 +146,7 @@ def test_checks_of_the_operation_are_found_again_for_other_work_with_the_same_le
     for check in ("op", "memcheck", "graph", "async"):
         key = cache.key(check, spec())
         assert cache.key(check, spec(parameters={"model": "x"}, stack=(other,))) == key
+        assert cache.key(check, spec().model_copy(update={"interleaved": True})) == key
         assert cache.key(check, spec(device="cuda:0")) != key
         assert cache.key(check, spec(near_tie_share=0.5)) != key
     for check in ("tokens", "determinism", "smoke", "rollback", "stack"):
