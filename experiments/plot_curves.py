@@ -1,7 +1,8 @@
 """The figure of a check's curves: both arms step by step, and their difference beside the band.
 
 The band is what the reference does to itself: the largest and smallest difference of its own
-repeats and reorderings at each step. A candidate inside it differs no more than that.
+repeats and reorderings at each step. A candidate inside it differs no more than that. One outside
+may be the better one: then the same curve in fp64 lies on it, and not on the reference.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ OWN = f"{REFERENCE} "
 
 SIZE_IN = (7.0, 4.2)
 INK, BLUE, BAND = "#1f2933", "#0b63c5", "#c3cad2"
+TRUTH_LINE = {"linestyle": ":", "linewidth": 1.6, "color": "#d97706"}
+"""Drawn over the arms: on the arm that it lies on it must be seen."""
+
 FEW_STEPS = 40
 """Up to this many steps each one is marked; more would hide the line."""
 
@@ -79,10 +83,25 @@ class Curves:
         if self.outside is None:
             return f"{said} (it was run once: there is no band)"
         runs = formats.count(len(self.own), "repeat")
-        return (
+        said = (
             f"{said} and the band of its own {runs} and reorderings, which the candidate leaves "
             f"at {formats.count(self.outside, 'step')}"
         )
+        if not self.has_truth:
+            return said
+        reference, candidate = map(self.from_truth, (self.reference, self.candidate))
+        return f"{said}; furthest from fp64 truth: reference {reference:.2g}, candidate " + (
+            f"{candidate:.2g}"
+        )
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether there is a value of truth for every step."""
+        return len(self.truth) == len(self.reference) > 0
+
+    def from_truth(self, series: Series) -> float:
+        """The largest distance of an arm from truth."""
+        return float(np.max(np.abs(series - self.truth)))
 
 
 def curves_of(check: CheckResult) -> Curves | None:
@@ -118,15 +137,13 @@ def draw(figure: Any, curves: Curves) -> None:
     above.set_title(f"{curves.check}, step by step", loc="left", fontsize=9, color=INK)
     above.legend(loc="upper right", frameon=False, fontsize=8)
     below.set_xlabel("step")
-    below.legend(loc="upper left", frameon=False, fontsize=8, ncols=2)
+    below.legend(loc="upper left", frameon=False, fontsize=8, ncols=3)
 
 
 def _arms(area: Any, curves: Curves) -> None:
     marked = "." if len(curves.steps) <= FEW_STEPS else ""
     for row in curves.own:
         area.plot(curves.steps, row, color=BAND, linewidth=1.0)
-    if len(curves.truth) == len(curves.steps):
-        area.plot(curves.steps, curves.truth, ":", color=INK, linewidth=1.0, label="fp64 truth")
     both = (
         (REFERENCE, curves.reference, INK, "-", 2.2),
         (CANDIDATE, curves.candidate, BLUE, "--", 1.2),
@@ -134,6 +151,8 @@ def _arms(area: Any, curves: Curves) -> None:
     for name, values, colour, line, width in both:
         style = {"linestyle": line, "linewidth": width, "marker": marked}
         area.plot(curves.steps, values, color=colour, label=name, **style)
+    if curves.has_truth:
+        area.plot(curves.steps, curves.truth, label="fp64 truth", **TRUTH_LINE)
     area.set_ylabel("loss")
 
 
@@ -147,6 +166,10 @@ def _differences(area: Any, curves: Curves) -> None:
         area.fill_between(curves.steps, lower, upper, color=BAND, linewidth=0, label=named)
     area.axhline(0, color=INK, linewidth=0.8)
     area.plot(curves.steps, curves.difference, color=BLUE, linewidth=1.2, label=CANDIDATE)
+    if curves.has_truth:
+        apart = curves.truth - curves.reference
+        area.plot(curves.steps, apart, label="fp64 truth", **TRUTH_LINE)
+        shown.append(apart)
     values = np.concatenate(shown)
     most = float(np.max(np.abs(values[np.isfinite(values)])))
     most = most if most > 0 and math.isfinite(most) else 1e-12

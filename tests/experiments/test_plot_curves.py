@@ -66,6 +66,20 @@ def test_a_candidate_outside_the_band_is_counted_step_by_step() -> None:
     assert "at 200 steps" in outside.caption
 
 
+def test_the_arm_that_truth_lies_on_is_told() -> None:
+    check = loss_check(1e-1)
+    truth = tuple(value + 1e-3 for value in check.curves["candidate"])
+    curves = plot_curves.curves_of(
+        check.model_copy(update={"curves": {**check.curves, "truth": truth}})
+    )
+    assert curves is not None
+    assert curves.has_truth
+    assert curves.caption.endswith("furthest from fp64 truth: reference 0.1, candidate 0.001")
+    without = plot_curves.curves_of(check)
+    assert without is not None
+    assert "truth" not in without.caption
+
+
 def test_a_candidate_that_is_not_finite_is_outside_and_still_drawn() -> None:
     check = loss_check()
     broken = (*check.curves["candidate"][:100], *([math.nan] * 100))
