@@ -66,6 +66,20 @@ def test_a_tool_that_is_not_through_is_named_and_not_counted() -> None:
     assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, LATE), (), TAKEN).status == "not-run"
 
 
+def test_a_tool_that_did_not_attach_to_its_process_gave_no_answer() -> None:
+    apart = Report(0, f"{END}\n========= Error: no instrumented API call was made\n")
+    found = judge(FOUND, all_tools(racecheck=apart), (), TAKEN)
+    assert (found.status, found.total) == ("passed", 3)
+    assert "racecheck gave no sum of its findings (code 0)" in found.detail
+    assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, apart), (), TAKEN).status == "not-run"
+
+
+def test_another_finding_than_the_planted_write_is_no_sign_of_power() -> None:
+    failing = f"{ASKED.replace('cuGetProcAddress_v2', 'cuInit')}========= ERROR SUMMARY: 1 error\n"
+    assert judge(Report(88, failing), all_tools(), (), TAKEN).status == "not-run"
+    assert judge(Report(88, f"{failing}{END}\n"), all_tools(), (), TAKEN).status == "empty"
+
+
 ASKED = (
     '========= Program hit CUDA_ERROR_INVALID_VALUE (error 1) due to "invalid argument" on CUDA '
     "API call to cuGetProcAddress_v2.\n"
