@@ -36,7 +36,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SET_ASIDE = "reports_set_aside"
 
 STRAY_WRITE = "Invalid __global__ write"
-"""What the planted fault is called; another finding, as of a failing driver, is no sign of power."""
+"""What the planted fault is called; another finding (of a failing driver) is no sign of power."""
 
 MOST_KERNELS = 12
 """Kernels that a failed check names."""
