@@ -149,12 +149,12 @@ def cases_of(task: Task) -> tuple[OpCase, ...]:
     lever = catalog.get(subject.lever)
     ref, cand = str(task.arguments.get("ref", OFF)), subject.setting
     if cand == OFF:
-        swapped = _stated(lever, OFF if ref == OFF else ref, task.device)
+        swapped = _stated(lever, OFF if ref == OFF else ref, task.own_device)
         return tuple(_swap(case) for case in swapped)
-    cases = _stated(lever, cand, task.device)
+    cases = _stated(lever, cand, task.own_device)
     if ref == OFF:
         return cases
-    others = {case.name: case for case in _stated(lever, ref, task.device)}
+    others = {case.name: case for case in _stated(lever, ref, task.own_device)}
     return tuple(
         replace(case, reference=others[case.name].candidate, reorderings=())
         for case in cases
