@@ -69,6 +69,7 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
     """Run each tool over the op cases; called in a measured process, which starts the tools'."""
     from experiments.parity.op_case import reference_alone
 
+    known = op.known_reports_of(task)
     if task.arguments.get("reference_only"):
         for case in op.cases_of(task):
             reference_alone(case, task.seed)
@@ -80,7 +81,6 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
     if not cases:
         return not_run(NAME, op.NO_CASES)
     variables, stripped = sanitizer_tool.sanitizer_environment(os.environ)
-    known = op.known_reports_of(task)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
         path.write_text(task.model_dump_json())

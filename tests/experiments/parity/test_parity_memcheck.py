@@ -15,7 +15,9 @@ from experiments.parity.bench import Bench
 from experiments.parity.memcheck import judge
 from experiments.parity.sanitizer_report import END, Report
 from experiments.parity.sanitizer_tool import run_tool, sanitizer_environment
+from experiments.tasks import Task
 from levers import catalog
+from levers.errors import DefectiveLever
 from levers.known_reports import KnownReport, known_reports
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec
 
@@ -275,6 +277,32 @@ def test_a_finding_counts_although_the_tool_was_not_through() -> None:
 def test_too_little_of_a_kernels_name_is_refused() -> None:
     with pytest.raises(ValueError, match="at least"):
         KnownReport("racecheck", "", "", "")
+
+
+@pytest.mark.parametrize(
+    "blanket",
+    [
+        KnownReport("memcheck", "", "", "", headline="Invalid __global__ write"),
+        KnownReport("initcheck", "our_kernel", "", "", instead=True),
+    ],
+)
+def test_a_lever_sets_no_reports_aside_but_those_of_a_kernel_that_it_names(
+    blanket: KnownReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Excusing(FakeLever):
+        def known_reports(self, setting: str) -> tuple[KnownReport, ...]:
+            return (KNOWN, blanket)
+
+    monkeypatch.setattr(catalog, "get", lambda name: Excusing())
+    task = Task.model_validate(
+        {
+            **{"kind": "memcheck", "arm": "ref", "workload": "w", "device": "cuda:0", "seed": 0},
+            **{"parameters": {}, "arguments": {"reference_only": True}},
+            "subject": {"lever": "planted", "setting": "on"},
+        }
+    )
+    with pytest.raises(DefectiveLever, match="any kernel"):
+        memcheck.probe(task, None)
 
 
 def test_only_the_fourth_backend_knows_of_reports_and_a_set_has_its_members() -> None:
