@@ -51,6 +51,14 @@ class Task(Value):
     arguments: FrozenMap[Any] = Field(default_factory=dict)
 
     @property
+    def own_device(self) -> str:
+        """The device as this task's process sees it: ``cuda:1`` is the only GPU there, ``cuda:0``.
+
+        Of several GPUs, one for each rank, it is the first.
+        """
+        return "cuda:0" if self.device.startswith("cuda") else self.device
+
+    @property
     def ranks(self) -> int:
         """How many processes do this task together, each on its own shard."""
         return ranks_of(self.parameters) if self.kind in GROUP_KINDS else 1

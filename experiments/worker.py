@@ -42,8 +42,9 @@ PROBES = {
 }
 """The module whose ``probe(task, session)`` answers this kind of task."""
 
-SESSIONLESS = ("op", "memcheck")
-"""Probes of the operation alone: they get no session."""
+SESSIONLESS = tuple(PROBES)
+"""Probes of the operation alone: they get no session, which could set what a later run's does not,
+and their results are found again for other parameters (:mod:`experiments.parity.cache`)."""
 
 
 class Stage:
@@ -135,8 +136,7 @@ def _settle(task: Task) -> None:
 def _open(task: Task) -> Session:
     module, function = workloads.get(task.workload).opener.split(":")
     opener = getattr(importlib.import_module(module), function)
-    device = "cuda:0" if task.device.startswith("cuda") else task.device
-    session: Session = opener(task.parameters, device, task.seed, task.implementation)
+    session: Session = opener(task.parameters, task.own_device, task.seed, task.implementation)
     return session
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from levers.base import Lever
+from levers.errors import DefectiveLever
 
 LEAST_NAME = 8
 """Characters that tell a kernel's name, or a report's headline, from others."""
@@ -50,6 +51,16 @@ class KnownReport:
 
 
 def known_reports(lever: Lever, setting: str) -> tuple[KnownReport, ...]:
-    """What a lever says of sanitizers' reports at a setting; nothing by default."""
+    """What a lever says of sanitizers' reports at a setting; nothing by default.
+
+    Raises:
+        DefectiveLever: it would set aside reports of whichever kernel, or without the tool's sum.
+    """
     asked = getattr(lever, "known_reports", None)
-    return () if asked is None else tuple(asked(setting))
+    found: tuple[KnownReport, ...] = () if asked is None else tuple(asked(setting))
+    if any(not one.kernel or one.instead for one in found):
+        raise DefectiveLever(
+            f"{lever.name}={setting} would set aside reports that name any kernel",
+            cure="name the library's kernel: headlines and other checks are the check's own",
+        )
+    return found

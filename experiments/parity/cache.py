@@ -3,9 +3,9 @@
 The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
 workload's parameters (the model's digest among them), the seed of the inputs, the policy, the other
 levers that are on, and the stack of versions and device. Checks of the operation alone see neither
-the workload's parameters nor other levers nor how pairs are timed, so one result of theirs serves
-every model. Only a passed check is kept: a failed one is measured again, and a process that failed
-leaves nothing.
+other levers nor how pairs are timed nor the workload's parameters, but for what those make of every
+process, so one result of theirs serves every model. Only a passed check is kept: a failed one is
+measured again, and a process that failed leaves nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ OF_THE_OPERATION = ("op", "memcheck", "graph", "async")
 """Checks that run a lever's own cases in processes without a session."""
 
 
+OF_EVERY_PROCESS = ("threads",)
+"""Parameters that every process has on a CPU: an operation may do otherwise on more threads."""
+
+
 class ParityCache:
     """One folder of results, such as ``$LEVERGATE_HOME/cache/parity``."""
 
@@ -49,7 +53,9 @@ class ParityCache:
         """The digest that names a check's result for this comparison."""
         unseen: dict[str, Any] = {"looks": (), "budget_s": None, "oracle": None}
         if check in OF_THE_OPERATION:
-            unseen |= {"parameters": {}, "stack": (), "interleaved": False}
+            seen = OF_EVERY_PROCESS if spec.device_type == "cpu" else ()
+            left = {name: value for name, value in spec.parameters.items() if name in seen}
+            unseen |= {"parameters": left, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,15 +1,16 @@
 """Whether an output hangs on what fresh memory happened to hold.
 
-Every tensor that is allocated without a value while a call runs is filled: once with bytes of ones
-(NaN in each float format, -1 in each signed integer), once with a finite pattern. A call that reads
-what nobody wrote then shows other outputs, unless what it read reaches none. Tensors that a library
-allocates below PyTorch's dispatcher are not filled.
+Every tensor that is allocated without a value while a call runs is filled: with bytes of ones (NaN
+in each float format, -1 in each signed integer), with finite patterns, and with zeros, which the
+others are compared with: memory as it comes may hold what an earlier run left. A call that reads
+what nobody wrote then shows other outputs, unless what it read reaches none. Ones come first, and
+outputs that are NaN there count by themselves: scratch that a call keeps is allocated only once.
+Tensors that a library allocates below PyTorch's dispatcher are not filled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,18 +19,20 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.parity import compare
-from experiments.parity.op_run import Call, Tensors
+from experiments.parity.op_run import Call, Tensors, mask_of
 from levers.base import OpCase
 
-PATTERNS = (0xFF, 0x4B)
-"""Bytes: NaN, and 1.3e7 in bf16 and fp32, 14.6 in fp16."""
+ONES, ZEROS = 0xFF, 0x00
+FINITE = (0x4B, 0xCB)
+"""Bytes: 1.3e7 in bf16 and fp32, 14.6 in fp16, and the same below zero (a minimum ignores NaN)."""
 
-PLAIN_RUNS = 3
+ZERO_RUNS = 3
 
 UNSTEADY = 4.0
-"""A call that does not repeat itself may be so many times as far from its filled run as its plain
-runs are from each other, or as one rounding of each element: what such patterns reach by arithmetic
-is NaN or many orders of magnitude away, and distances of random orders of a sum scatter less."""
+"""A call that does not repeat itself may be so many times as far from its filled run as its runs
+on zeros are from each other, or as one rounding of each element: what such patterns reach by
+arithmetic is NaN or many orders of magnitude away, and distances of random orders of a sum scatter
+less."""
 
 _EMPTY = frozenset(
     {
@@ -59,11 +62,18 @@ class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """The operator's own result, filled where it has no value."""
+        grown = func.overloadpacket is torch.ops.aten.resize_
+        had = args[0].untyped_storage().nbytes() if grown else 0
         found = func(*args, **(kwargs or {}))
-        if func.overloadpacket in _EMPTY:
-            found.untyped_storage().fill_(self.byte)
+        if grown or func.overloadpacket in _EMPTY:
+            _all_bytes(found)[had:].fill_(self.byte)
             self.tensors += 1
         return found
+
+
+def _all_bytes(tensor: Tensor) -> Tensor:
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
 
 
 def faults(cases: Sequence[OpCase], seed: int) -> tuple[str, ...]:
@@ -72,7 +82,8 @@ def faults(cases: Sequence[OpCase], seed: int) -> tuple[str, ...]:
         f"{case.name}: output {number} changes with what fresh memory holds"
         for case in cases
         for inputs in (case.inputs(seed),)
-        for number in _hanging(case.candidate, inputs, partial(case.outputs, inputs))
+        for masks in (case.masks(inputs) if case.masks else None,)
+        for number in _hanging(case.candidate, inputs, partial(case.outputs, inputs), masks)
     )
 
 
@@ -85,35 +96,36 @@ def has_power(device: str) -> bool:
     )
 
 
-def _hanging(call: Call, inputs: Tensors, fresh: Callable[[], Tensors]) -> Iterator[int]:
+def _hanging(
+    call: Call, inputs: Tensors, fresh: Callable[[], Tensors], masks: Tensors | None = None
+) -> Iterator[int]:
     """The numbers of the outputs that hang on fresh memory; ``fresh`` gives unwritten outputs."""
-    plain = [_called(call, inputs, fresh(), nullcontext()) for _ in range(PLAIN_RUNS)]
-    for byte in PATTERNS:
-        outputs = _called(call, inputs, fresh(), Filled(byte))
-        apart = [n for n, filled in enumerate(outputs) if _differs([p[n] for p in plain], filled)]
-        if apart:
-            yield from apart
-            return
+    ones = _called(call, inputs, fresh(), ONES)
+    zeros = [_called(call, inputs, fresh(), ZEROS) for _ in range(ZERO_RUNS)]
+    finite = [_called(call, inputs, fresh(), byte) for byte in FINITE]
+    for number, output in enumerate(ones):
+        wrong = bool(compare.wrongly_nonfinite(output, mask_of(masks, number)).any())
+        same = [one[number] for one in zeros]
+        if wrong or any(_differs(same, filled[number]) for filled in (ones, *finite)):
+            yield number
 
 
-def _called(
-    call: Call, inputs: Tensors, outputs: Tensors, mode: AbstractContextManager[Any]
-) -> Tensors:
+def _called(call: Call, inputs: Tensors, outputs: Tensors, byte: int) -> Tensors:
     for output in outputs:
         compare.poison(output, finite=False)
-    with mode:
+    with Filled(byte):
         call(inputs, outputs)
     return outputs
 
 
-def _differs(plain: Sequence[Tensor], filled: Tensor) -> bool:
-    """Whether the filled run is further from a plain one than rounding and scatter allow."""
-    if any(compare.bit_equal(one, filled) for one in plain):
+def _differs(zeros: Sequence[Tensor], filled: Tensor) -> bool:
+    """Whether the filled run is further from one on zeros than rounding and scatter allow."""
+    if any(compare.bit_equal(one, filled) for one in zeros):
         return False
-    first = plain[0]
+    first = zeros[0]
     if not first.is_floating_point() or not torch.equal(first.isfinite(), filled.isfinite()):
         return True
-    scatter = max(_distance(first, one) for one in plain)
+    scatter = max(_distance(first, one) for one in zeros)
     rounding = torch.finfo(first.dtype).eps * _distance(first, torch.zeros_like(first))
     return _distance(first, filled) > UNSTEADY * max(scatter, rounding)
 

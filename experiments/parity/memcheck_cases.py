@@ -60,7 +60,7 @@ def fill_memory(path: Path) -> None:
     cases = chosen(op.cases_of(task))
     found = MemoryAnswer(
         cases=len(cases),
-        power=fresh_memory.has_power(task.device),
+        power=fresh_memory.has_power(task.own_device),
         faults=fresh_memory.faults(cases, task.seed),
         capability=() if task.device == "cpu" else torch.cuda.get_device_capability(),
     )

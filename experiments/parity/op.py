@@ -124,13 +124,18 @@ def _share_of(task: Task) -> tuple[OpCase, ...]:
 
 
 def known_reports_of(task: Task) -> tuple[KnownReport, ...]:
-    """What the lever under test says of sanitizers' reports, of whichever settings run."""
+    """What the lever under test says of sanitizers' reports, of whichever settings run.
+
+    Raises:
+        DefectiveLever: it could not say, or would set aside reports of whichever kernel.
+    """
     subject = task.subject
     if subject is None:
         return ()
     lever = catalog.get(subject.lever)
     settings = {str(task.arguments.get("ref", OFF)), subject.setting} - {OFF}
-    found = (one for setting in sorted(settings) for one in known_reports(lever, setting))
+    with levers_own(f"known_reports of {lever.name}"):
+        found = [one for setting in sorted(settings) for one in known_reports(lever, setting)]
     return tuple(dict.fromkeys(found))
 
 
@@ -149,12 +154,12 @@ def cases_of(task: Task) -> tuple[OpCase, ...]:
     lever = catalog.get(subject.lever)
     ref, cand = str(task.arguments.get("ref", OFF)), subject.setting
     if cand == OFF:
-        swapped = _stated(lever, OFF if ref == OFF else ref, task.device)
+        swapped = _stated(lever, OFF if ref == OFF else ref, task.own_device)
         return tuple(_swap(case) for case in swapped)
-    cases = _stated(lever, cand, task.device)
+    cases = _stated(lever, cand, task.own_device)
     if ref == OFF:
         return cases
-    others = {case.name: case for case in _stated(lever, ref, task.device)}
+    others = {case.name: case for case in _stated(lever, ref, task.own_device)}
     return tuple(
         replace(case, reference=others[case.name].candidate, reorderings=())
         for case in cases

@@ -4,8 +4,9 @@ Each finding is a headline, ``========= Invalid __global__ write of size 4 bytes
 lines below it. It is one of three: a library's question to the driver, one that the lever or the
 check knows of (:class:`levers.known_reports.KnownReport`), or real. A run is excused of its exit
 code only where no finding is real and the tool's own sum is that of the others, so that nothing
-unprinted passes. Where a tool's reports are known to say nothing and another check was made
-instead (:attr:`levers.known_reports.KnownReport.instead`), that check is the answer.
+unprinted passes. A tool that gives no sum at all (it did not attach to the process) gave no answer.
+Where a tool's reports are known to say nothing and another check was made instead
+(:attr:`levers.known_reports.KnownReport.instead`), that check is the answer.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Report:
         self.claimed = sum(int(number) for _, number in sums)
         counting = [kind for kind, number in sums if int(number)]
         self._whole = len(set(counting)) == len(counting)
+        self._summed = bool(sums)
         self.errors = self._errors()
 
     def knowing(self, more: Iterable[KnownReport], note: str = "") -> Report:
@@ -106,10 +108,10 @@ class Report:
         if self.real:
             return max(len(self.real), self.claimed - self._harmless)
         if self._replaced:
-            return 0
+            return max(0, self.claimed - self._harmless) if self._told else 0
         if self.code == FOUND_ERRORS:
             return 0 if self._excused else max(self.claimed, 1)
-        return self.claimed if self.finished else None
+        return self.claimed if self.finished and self._summed else None
 
     @property
     def _harmless(self) -> int:
@@ -118,9 +120,14 @@ class Report:
     @property
     def _excused(self) -> bool:
         """Whether the tool's own sum is explained; racecheck does not add the questions to it."""
-        told = self._harmless < MOST_SHOWN and not any(words in self.text for words in UNPRINTED)
         sums = {self._harmless, sum(self.set_aside.values())} - {0}
-        return self.finished and self._whole and told and self.claimed in sums
+        return self.finished and self._whole and self._told and self.claimed in sums
+
+    @property
+    def _told(self) -> bool:
+        """Whether every finding was printed."""
+        left_out = any(words in self.text for words in UNPRINTED)
+        return self._harmless < MOST_SHOWN and not left_out
 
     @property
     def _replaced(self) -> bool:
@@ -145,5 +152,7 @@ class Report:
             return f"ended after {MOST_SHOWN} reports"
         if self.code is None:
             return f"not through after {limit_s:.0f} s"
+        if self.finished and not self._summed:
+            return f"gave no sum of its findings (code {self.code})"
         last = self.text.strip().splitlines()[-1:] or [""]
         return f"ended with code {self.code}: {last[0][:160]}"

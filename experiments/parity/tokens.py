@@ -30,6 +30,9 @@ NAME = "tokens"
 RANDOM_MODEL = "random-"
 FEWEST_REPEATED = 4
 
+FAR_PROMPTS = 16
+"""Streams that are looked at for a choice that the reference finds far less likely."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:
@@ -94,6 +97,58 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
             return fault
         parts.append(_with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand)))
     return judge(name, merge(parts), bench.spec.policy, strict=bench.strict)
+
+
+def none_far(bench: Bench, arms: Arms, name: str) -> CheckResult:
+    """Whether no stream leaves the reference's by more than a near-tie: all random weights can say.
+
+    They have near-ties everywhere, so none is counted. Arms that compute something else choose
+    tokens that the reference finds far less likely: of random-0.6b's the most likely stands 2.8 nat
+    above the mean and half of the context lost costs 2.5, while bf16 moves no logit by 0.05.
+
+    Raises:
+        ProcessFailed: a process failed.
+    """
+    mode, policy = _far_mode(bench), bench.spec.policy
+    ref, cand = _ask(bench, "ref", arms, mode), _ask(bench, "cand", arms, mode)
+    fault = _fault(name, mode, ref, ref, cand, bench)
+    if fault is not None:
+        return fault
+    compared = _with_gaps(bench, arms, mode, compare(mode.name, ref, ref, cand))
+    worst = max(compared.divergences, key=lambda one: one.gap, default=None)
+    wide = _wide(compared.divergences, policy)
+    parted = len(compared.divergences)
+    detail = f"{parted} of {compared.total} streams part on random weights, {len(wide)} by more "
+    detail += f"than {policy.near_tie_gap_nat} nat"
+    where = worst.describe() if worst else ""
+    if wide or compared.shorter:
+        said = (*compared.shorter, f"{len(wide)} streams leave the reference's by more than that")
+        bad = max(1, len(wide), len(compared.shorter))
+        counts = (max(0, compared.total - bad), compared.total)
+        return failed(name, said[0], where, counts, detail)
+    return CheckResult(
+        name=name,
+        status="passed",
+        passed=compared.total,
+        total=compared.total,
+        where=where,
+        detail=detail,
+        strongest=ParityClass.LOSSLESS if worst else ParityClass.BYTE_EXACT,
+        digest=compared.digest,
+    )
+
+
+def far_tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
+    """The processes that :func:`none_far` will ask for, unless a stream differs."""
+    mode = _far_mode(bench)
+    return _token_task(bench, "ref", arms, mode), _token_task(bench, "cand", arms, mode)
+
+
+def _far_mode(bench: Bench) -> Mode:
+    found = modes(bench)
+    loaded = next((mode for mode in found if mode.name == "loaded"), found[0])
+    few = min(FAR_PROMPTS, bench.limits.prompts)
+    return replace(loaded, arguments={**loaded.arguments, "prompts": few})
 
 
 def modes(bench: Bench) -> tuple[Mode, ...]:

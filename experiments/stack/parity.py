@@ -3,8 +3,9 @@
 Each lever's own operation was held against fp64 truth in its own comparison. Two exact kernels can
 fail together, so what is held here is the work as a whole: training curves and the gradient of
 every parameter, each arm against truth, and where the workload has no loss its digests and tokens.
-Where tokens mean nothing either (random weights), the digests are joined by the op cases of each
-lever, which are found again where its own comparison passed them.
+Where tokens carry no claim either (random weights), the digests are joined by the op cases of each
+lever, which are found again where its own comparison passed them, and no stream may leave the
+reference's by more than a near-tie: operations that are right alone say nothing of the set.
 """
 
 from __future__ import annotations
@@ -124,7 +125,15 @@ def _tasks(bench: Bench, arms: Arms, cache: ParityCache | None) -> tuple[Task, .
     if not tokens.no_claim(bench):
         return (*digests, *tokens.tasks(bench, arms))
     members = (of_member(bench, one, _never) for one in arms.cand)
-    return (*digests, *(task for one in members if not _kept(one, cache) for task in op.ahead(one)))
+    operations = (task for one in members if not _kept(one, cache) for task in op.ahead(one))
+    far = tokens.far_tasks(bench, arms) if _is_exact(bench) else ()
+    return (*digests, *operations, *far)
+
+
+def _is_exact(bench: Bench) -> bool:
+    """Whether the set claims the reference's own numbers; other weights give other tokens."""
+    decodes = tokens.NAME in bench.workload.checks
+    return decodes and bench.spec.policy.claims.satisfies(ParityClass.LOSSLESS)
 
 
 def refusal(report: ParityReport, demanded: ParityClass) -> str:
@@ -144,11 +153,16 @@ def _compared(bench: Bench, arms: Arms, execute: Execute, cache: ParityCache | N
         return merge([loss.run(bench, arms, NAME)], name)
     refs, cands = determinism.digests(bench, arms, repeats=1)
     parts = [determinism.judge(refs, cands, demands_bits=bench.demands_bits, name=NAME)]
+    has_truth = False
     if parts[-1].status == "passed" and not tokens.no_claim(bench):
         parts.append(tokens.run(bench, arms, NAME))
+        has_truth = True
     elif parts[-1].status == "passed" and parts[-1].strongest is not ParityClass.BYTE_EXACT:
         parts += _operations(bench, arms.cand, execute, cache)
-    return _without_truth(merge(parts, name), has_truth=len(parts) > 1)
+        has_truth = len(parts) > 1
+        if parts[-1].status == "passed" and _is_exact(bench):
+            parts.append(tokens.none_far(bench, arms, NAME))
+    return _without_truth(merge(parts, name), has_truth=has_truth)
 
 
 def _operations(
@@ -156,22 +170,24 @@ def _operations(
 ) -> list[CheckResult]:
     """Each lever's op cases against truth, up to the first that did not pass.
 
-    None where a lever states no case: there is then no truth for the set.
+    None where a lever states no case and no other fails: there is then no truth for the set.
     """
     found: list[CheckResult] = []
+    stated = True
     for one in levers:
         member = of_member(bench, one, execute)
         kept = None if cache is None else cache.get(_op_key(member, cache))
         result = kept or op.check(member)
         if result.status == "not-run":
-            return []
+            stated = False
+            continue
         if cache is not None and kept is None:
             cache.put(_op_key(member, cache), result)
         detail = f"{one}: {result.passed}/{result.total} op cases"
         found.append(result.model_copy(update={"detail": detail}))
         if result.status != "passed":
-            break
-    return found
+            return found
+    return found if stated else []
 
 
 def of_member(bench: Bench, one: LeverSetting, execute: Execute) -> Bench:

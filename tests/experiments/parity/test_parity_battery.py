@@ -149,6 +149,10 @@ def test_checks_of_the_operation_are_found_again_for_other_work_with_the_same_le
         assert cache.key(check, spec().model_copy(update={"interleaved": True})) == key
         assert cache.key(check, spec(device="cuda:0")) != key
         assert cache.key(check, spec(near_tie_share=0.5)) != key
+        more = spec(parameters={"model": "x", "threads": 2})
+        assert cache.key(check, more) != key
+        other_gpu = more.model_copy(update={"device": "cuda:0"})
+        assert cache.key(check, other_gpu) == cache.key(check, spec(device="cuda:0"))
     for check in ("tokens", "determinism", "smoke", "rollback", "stack"):
         assert cache.key(check, spec(parameters={"model": "x"})) != cache.key(check, spec())
 

@@ -15,7 +15,9 @@ from experiments.parity.bench import Bench
 from experiments.parity.memcheck import judge
 from experiments.parity.sanitizer_report import END, Report
 from experiments.parity.sanitizer_tool import run_tool, sanitizer_environment
+from experiments.tasks import Task
 from levers import catalog
+from levers.errors import DefectiveLever
 from levers.known_reports import KnownReport, known_reports
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec
 
@@ -64,6 +66,20 @@ def test_a_tool_that_is_not_through_is_named_and_not_counted() -> None:
     assert (found.status, found.total) == ("passed", 3)
     assert "racecheck not through" in found.detail
     assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, LATE), (), TAKEN).status == "not-run"
+
+
+def test_a_tool_that_did_not_attach_to_its_process_gave_no_answer() -> None:
+    apart = Report(0, f"{END}\n========= Error: no instrumented API call was made\n")
+    found = judge(FOUND, all_tools(racecheck=apart), (), TAKEN)
+    assert (found.status, found.total) == ("passed", 3)
+    assert "racecheck gave no sum of its findings (code 0)" in found.detail
+    assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, apart), (), TAKEN).status == "not-run"
+
+
+def test_another_finding_than_the_planted_write_is_no_sign_of_power() -> None:
+    failing = f"{ASKED.replace('cuGetProcAddress_v2', 'cuInit')}========= ERROR SUMMARY: 1 error\n"
+    assert judge(Report(88, failing), all_tools(), (), TAKEN).status == "not-run"
+    assert judge(Report(88, f"{failing}{END}\n"), all_tools(), (), TAKEN).status == "empty"
 
 
 ASKED = (
@@ -261,6 +277,32 @@ def test_a_finding_counts_although_the_tool_was_not_through() -> None:
 def test_too_little_of_a_kernels_name_is_refused() -> None:
     with pytest.raises(ValueError, match="at least"):
         KnownReport("racecheck", "", "", "")
+
+
+@pytest.mark.parametrize(
+    "blanket",
+    [
+        KnownReport("memcheck", "", "", "", headline="Invalid __global__ write"),
+        KnownReport("initcheck", "our_kernel", "", "", instead=True),
+    ],
+)
+def test_a_lever_sets_no_reports_aside_but_those_of_a_kernel_that_it_names(
+    blanket: KnownReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Excusing(FakeLever):
+        def known_reports(self, setting: str) -> tuple[KnownReport, ...]:
+            return (KNOWN, blanket)
+
+    monkeypatch.setattr(catalog, "get", lambda name: Excusing())
+    task = Task.model_validate(
+        {
+            **{"kind": "memcheck", "arm": "ref", "workload": "w", "device": "cuda:0", "seed": 0},
+            **{"parameters": {}, "arguments": {"reference_only": True}},
+            "subject": {"lever": "planted", "setting": "on"},
+        }
+    )
+    with pytest.raises(DefectiveLever, match="any kernel"):
+        memcheck.probe(task, None)
 
 
 def test_only_the_fourth_backend_knows_of_reports_and_a_set_has_its_members() -> None:

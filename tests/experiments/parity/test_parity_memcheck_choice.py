@@ -89,7 +89,8 @@ def test_the_check_says_how_many_of_how_many_cases_it_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clean = Report(0, f"{END}\n========= ERROR SUMMARY: 0 errors\n")
-    planted = Report(88, f"{END}\n========= ERROR SUMMARY: 1 errors\n")
+    write = "========= Invalid __global__ write of size 4 bytes\n"
+    planted = Report(88, f"{write}{END}\n========= ERROR SUMMARY: 1 errors\n")
     monkeypatch.setattr(sanitizer_tool, "find_sanitizer", lambda: "compute-sanitizer")
     monkeypatch.setattr(descendants, "adopt_orphans", lambda: None)
     monkeypatch.setattr(op, "cases_of", lambda task: numbered(96))

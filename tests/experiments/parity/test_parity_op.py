@@ -557,3 +557,29 @@ def test_a_share_of_the_reference_alone_leaves_no_case(lever: FakeLever) -> None
 def test_no_case_in_any_share_is_no_check() -> None:
     bench = Bench(spec(), FakeLever(), FakeWorkload(), lambda _: TaskResult(), "cpu", parts=2)
     assert op.check(bench).status == "not-run"
+
+
+def test_a_lever_states_its_cases_for_the_device_that_its_process_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Stating(FakeLever):
+        def op_cases(self, setting: str, device: str) -> tuple[OpCase, ...]:
+            asked.append(device)
+            return (case(),)
+
+    monkeypatch.setattr(catalog, "get", lambda name: Stating())
+    subject = LeverSetting(lever="planted", setting="on")
+    for device in ("cpu", "cuda:0", "cuda:1"):
+        task = Task(
+            kind="op",
+            arm="cand",
+            workload="w",
+            parameters={},
+            device=device,
+            seed=0,
+            subject=subject,
+        )
+        op.cases_of(task)
+    assert asked == ["cpu", "cuda:0", "cuda:0"]

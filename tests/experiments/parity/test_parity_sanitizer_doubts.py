@@ -178,9 +178,9 @@ def noisy(given: Tensor, output: Tensor) -> None:
 
 
 def rarely_noisy(given: Tensor, output: Tensor) -> None:
-    """Of one rounding, in the first filled run alone."""
+    """Of one rounding, in the first run alone."""
     calls.append(0)
-    output.copy_(given * (1 + 1e-7) if len(calls) == 4 else given)
+    output.copy_(given * (1 + 1e-7) if len(calls) == 1 else given)
 
 
 calls: list[int] = []
@@ -196,6 +196,67 @@ def test_an_output_that_hangs_on_fresh_memory_is_found_and_scratch_is_not() -> N
     assert fresh_memory.faults([case(reads_scratch)], 7) == (
         "one: output 0 changes with what fresh memory holds",
     )
+
+
+kept: dict[str, Tensor] = {}
+
+
+def adds_to_kept_scratch(given: Tensor, output: Tensor) -> None:
+    """Scratch that is allocated in the first call of the process, and never written."""
+    output.copy_(given + 0 * kept.setdefault("scratch", torch.empty(8)))
+
+
+def counts_in_kept_scratch(given: Tensor, output: Tensor) -> None:
+    """Flags that are taken for zeros, and are zeros after the first call."""
+    flags = kept.setdefault("flags", torch.empty(8, dtype=torch.int32))
+    output.copy_(given + (flags != 0))
+    flags.zero_()
+
+
+def grows_scratch(given: Tensor, output: Tensor) -> None:
+    output.copy_(given + 0 * torch.empty(0).resize_(8))
+
+
+def takes_a_minimum(given: Tensor, output: Tensor) -> None:
+    output.copy_(torch.fmin(-given, torch.empty(8)))
+
+
+def asks_for_its_sign(given: Tensor, output: Tensor) -> None:
+    """What an earlier run left may be what a filled run finds."""
+    output.copy_(torch.where(torch.empty(8) > -1e30, given, given + 1))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        adds_to_kept_scratch,
+        counts_in_kept_scratch,
+        grows_scratch,
+        takes_a_minimum,
+        asks_for_its_sign,
+    ],
+)
+def test_reads_that_hide_from_one_pattern_or_after_one_call_are_found(call: object) -> None:
+    kept.clear()
+    assert len(fresh_memory.faults([case(call)], 7)) == 1
+
+
+def test_scratch_that_is_kept_after_it_was_written_is_right() -> None:
+    def writes(given: Tensor, output: Tensor) -> None:
+        if "packed" not in kept:
+            kept["packed"] = torch.empty(8).copy_(given)
+        output.copy_(kept["packed"])
+
+    kept.clear()
+    assert fresh_memory.faults([case(writes)], 7) == ()
+
+
+def test_a_finding_of_another_kind_counts_beside_reads_that_say_nothing(
+    sanitizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = "========= Another fault of a later release\n"
+    both = Report(88, f"{READ}{new}{END}\n========= ERROR SUMMARY: 2 errors\n")
+    assert after(sanitizer, monkeypatch, RIGHT, initcheck=both)["initcheck"].errors == 1
 
 
 def test_a_call_that_does_not_repeat_itself_is_held_against_its_own_spread() -> None:

@@ -24,6 +24,7 @@ from experiments.stack.requests import StackRequest
 from experiments.tasks import Outputs, Task, TaskResult
 from experiments.workloads.base import DeviceFacts
 from levers.policy import ParityClass
+from tests.support.fake_arms import streams
 
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096), "GPU-a")
 SETTINGS = {"model": "random-0.6b", "graph": "off"}
@@ -43,16 +44,23 @@ def asked(tmp_path: Path) -> tuple[Comparison, tuple[LeverSetting, ...]]:
 
 
 class Arms:
-    """Digests that differ between the arms, and op results as planted."""
+    """Digests and streams that differ between the arms, gaps and op results as planted."""
 
-    def __init__(self, plant: Callable[[str], CheckResult]) -> None:
-        self.plant, self.ops = plant, list[str]()
+    def __init__(self, plant: Callable[[str], CheckResult], gap_nat: float = 0.02) -> None:
+        self.plant, self.ops, self.gap_nat = plant, list[str](), gap_nat
 
     def __call__(self, task: Task) -> TaskResult:
         if task.kind == "op":
             assert task.subject is not None
             self.ops.append(task.subject.lever)
             return TaskResult(check=self.plant(task.subject.lever))
+        if task.arguments.get("want") == "tokens":
+            answer = streams([1, 2, 4 if task.levers else 3])
+            return TaskResult(outputs=Outputs(streams=answer, inputs_digest="in"))
+        if task.arguments.get("want") == "gaps":
+            assert not task.levers
+            gaps = (self.gap_nat,) * len(task.arguments["prefixes"])
+            return TaskResult(outputs=Outputs(gaps=gaps, inputs_digest="in"))
         digests = {"logits/c32/step0": "b" if task.levers else "a"}
         return TaskResult(outputs=Outputs(digests=digests, nonfinite={}, inputs_digest="in"))
 
@@ -72,6 +80,20 @@ def test_a_set_whose_members_hold_against_truth_may_be_timed(asked) -> None:
     assert arms.ops == ["cuda_graph", "qk_norm_rope"]
     assert (result.status, result.strongest) == ("passed", ParityClass.LOSSLESS)
     assert "qk_norm_rope=on: 44/44 op cases" in result.detail
+    assert "1 of 1 streams part on random weights, 0 by more than 0.5 nat" in result.detail
+
+
+def test_members_that_are_right_alone_and_wrong_together_are_not_timed(asked) -> None:
+    result = held(asked, Arms(lambda _: passed(ParityClass.LOSSLESS), gap_nat=3.1))
+    assert (result.status, result.where) == ("failed", "prompt 0 (loaded), token 2, gap 3.1 nat")
+    assert "1 by more than 0.5 nat" in result.detail
+
+
+def test_a_member_that_fails_fails_the_set_beside_one_that_states_no_case(asked) -> None:
+    bad = failed("op", "3x the reference's error", "case", (1, 2))
+    silent = not_run(op.NAME, op.NO_CASES)
+    arms = Arms(lambda lever: silent if lever == "cuda_graph" else bad)
+    assert held(asked, arms).status == "failed"
 
 
 def test_a_member_that_fails_or_states_no_case_keeps_the_set_from_being_lossless(asked) -> None:
