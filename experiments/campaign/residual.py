@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from experiments.campaign.records import Residual, ResidualGroup, ResidualName
+from experiments.floors import floors_of
 from experiments.profiling_records import GroupTime, Profile
 from experiments.records import Sample
 
@@ -33,9 +33,6 @@ ORDER: tuple[ResidualName, ...] = (
 
 COMPUTE, COPY = "gemm_flop_per_s", "copy_bytes_per_s"
 """Ceilings that a profile measures in its own process."""
-
-FLOOR = "floor_ratio"
-"""Part of the name of a sample's fact that says how many times its floor a step takes."""
 
 PROFILED = "profiled"
 """The fact of a sample that says in words what one profiled step is."""
@@ -73,16 +70,6 @@ def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -
         floors=floors_of(samples),
         said=OPERATORS if profile.level == "operators" else "",
     )
-
-
-def floors_of(samples: Sequence[Sample]) -> dict[str, float]:
-    """The median multiple of its bandwidth floor by axis, where samples say it."""
-    found: dict[str, list[float]] = {}
-    for sample in samples:
-        for name, value in sample.telemetry.items():
-            if FLOOR in name and isinstance(value, int | float):
-                found.setdefault(name, []).append(float(value))
-    return {name: statistics.median(values) for name, values in found.items()}
 
 
 def _group(name: ResidualName, found: Sequence[GroupTime], profile: Profile) -> ResidualGroup:
