@@ -26,6 +26,8 @@ LARGEST_EXPONENT = 700.0
 
 ORACLE_MODE_FACT = "oracle_mode"
 """Name under which an oracle's sample says how it ran."""
+ORACLE_PACKAGE_FACT = "oracle_package"
+"""Name under which it says of which distribution it is, as in ``transformers 5.1.0``."""
 
 
 def axis_states(

@@ -301,6 +301,28 @@ def test_a_row_opens_again_when_the_source_of_a_lever_or_the_stack_changes(
     assert [one.state for one in stale.levers] == ["open", "unavailable", "open"]
 
 
+def test_a_row_opens_again_when_its_oracle_is_another_version(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments import environment
+
+    versions = {"an-oracle": "1.0"}
+    known = environment.package_version
+    monkeypatch.setattr(environment, "package_version", lambda n: versions.get(n) or known(n))
+    row.machine.package = "an-oracle 1.0"
+    assert row.run().state == "TERMINAL"
+    versions["an-oracle"] = "2.0"
+    stale = row.status()
+    assert stale.reopened == (
+        "no longer bound: the oracle changed: an-oracle 1.0 -> an-oracle 2.0",
+    )
+    assert {one.state for one in stale.levers} == {"decided", "unavailable"}
+    row.machine.asked.clear()
+    row.machine.package = "an-oracle 2.0"
+    assert row.run().state == "TERMINAL"
+    assert row.measured == ["binding"]
+
+
 def test_a_budget_that_is_spent_leaves_the_rest_open(row: Row) -> None:
     found = row.run("--budget", "1s", "--lever-budget", "1s", code=3)
     assert row.measured in ([], ["binding"])
