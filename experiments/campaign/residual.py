@@ -48,6 +48,8 @@ NO_FLOOR: Mapping[ResidualName, str] = {
     "glue": "its floor is nothing: fused into its neighbours it would move no bytes of its own",
 }
 
+UNKNOWN = "not known: nobody says its bytes or FLOPs"
+
 
 def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -> Residual:
     """The residual of a row.
@@ -82,7 +84,7 @@ def _group(name: ResidualName, found: Sequence[GroupTime], profile: Profile) -> 
         launches=sum(one.launches for one in found),
         reached=reached,
         of=of,
-        note="" if reached is not None else NO_FLOOR.get(name, ""),
+        note="" if reached is not None or not ms else NO_FLOOR.get(name, UNKNOWN),
     )
 
 
