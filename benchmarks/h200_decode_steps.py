@@ -19,7 +19,7 @@ TRAINED = "trained"
 """The weights that :data:`TRAIN` makes."""
 
 TRAIN = "experiments.workloads.decode.train"
-CAPTURED, BLOCK = "cuda_graph=on", "fused_block=early"
+CAPTURED, BLOCK, PACKED = "cuda_graph=on", "fused_block=early", "mxfp4_weights=on"
 
 LEVERS: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
     ("cuda_graph", "on", (), 300),
@@ -221,7 +221,17 @@ def _tokens(scale: Scale, model: str, needs: str) -> tuple[Step, ...]:
         found.append(Step(f"{item}.{name}", words, 150 if needs else 110, needs=needs))
     on = [one for one in ON if one != CAPTURED] if scale.graphs else ["fa2_nsplits_cap=auto"]
     whole = scale.stack(model, on, sets=scale.tokens)
+    found += [_quantised(scale, item, model, needs)] if scale.there([PACKED]) else []
     return (*found, Step(f"{item}.whole", whole, 170, needs=needs))
+
+
+def _quantised(scale: Scale, item: str, model: str, needs: str) -> Step:
+    """The cap's tokens where both arms store their weights in four bits."""
+    cap = "fa2_nsplits_cap"
+    setting = next(setting for name, setting, _, _ in scale.levers() if name == cap)
+    sets = {**scale.tokens, "quality": "on"}
+    words = scale.ab(cap, setting, model, *PAIRS, beside=[PACKED], sets=sets)
+    return Step(f"{item}.quantised", words, 150 if needs else 110, needs=needs)
 
 
 def _screens(scale: Scale) -> tuple[Step, ...]:

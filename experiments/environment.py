@@ -225,10 +225,16 @@ def _text(value: str | bytes) -> str:
 def versions() -> Mapping[str, str]:
     """Versions of what a verdict is bound to, torch's from its metadata."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    said = {package: package_version(package) for package in PACKAGES}
+    return found | {package: version for package, version in said.items() if version}
+
+
+def package_version(package: str) -> str:
+    """Of an installed distribution; empty where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def stack_versions(driver: str = "") -> Mapping[str, str]:

@@ -96,6 +96,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def shortened(text: str, most: int = 40) -> str:
+    """A text of at most so many characters with both its ends: a command as a name in a table."""
+    if len(text) <= most:
+        return text
+    tail = most // 3
+    return f"{text[: most - tail - 5].rstrip()} ... {text[-tail:].lstrip()}"
+
+
 def median(values: Sequence[float]) -> float:
     """The median of at least one value."""
     ordered = sorted(values)

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
+from experiments import formats
 from experiments.records import ArmFailure, AxisState, LostPair, Sample, StateName
 from experiments.workloads.base import Target
 from levers.policy import Axis
@@ -26,6 +27,8 @@ LARGEST_EXPONENT = 700.0
 
 ORACLE_MODE_FACT = "oracle_mode"
 """Name under which an oracle's sample says how it ran."""
+ORACLE_PACKAGE_FACT = "oracle_package"
+"""Name under which it says of which distribution it is, as in ``transformers 5.1.0``."""
 
 
 def axis_states(
@@ -75,12 +78,13 @@ def _why_missing(
     pairs: Sequence[tuple[Sample, Sample]],
     failures: Sequence[ArmFailure],
 ) -> str:
+    name = formats.shortened(oracle or "")
     for failure in failures:
         if failure.arm == "oracle":
-            return f"oracle {oracle} {failure.kind} at {failure.stage}: {failure.message}"
+            return f"oracle {name} {failure.kind} at {failure.stage}: {failure.message}"
     if oracle is None:
         return "the target is a ratio to an oracle and none was measured"
-    return "" if pairs else f"no complete pair with the oracle {oracle} was measured"
+    return "" if pairs else f"no complete pair with the oracle {name} was measured"
 
 
 def _state(
@@ -97,17 +101,17 @@ def _state(
         return AxisState(
             axis=axis.name,
             state="undecided",
-            target=target.describe(oracle or target.kind),
+            target=target.describe(formats.shortened(oracle or target.kind)),
             oracle=oracle,
             oracle_mode=mode,
-            missing=missing or f"the oracle {oracle} reports no {axis.name}",
+            missing=missing or f"the oracle {formats.shortened(oracle)} reports no {axis.name}",
         )
     centre = float(np.mean(known)) - math.log(target.ratio)
     half = _half_width(known)
     return AxisState(
         axis=axis.name,
         state=_named(centre - half, centre + half),
-        target=target.describe(oracle),
+        target=target.describe(formats.shortened(oracle)),
         ratio=_factor(centre),
         lower=_factor(centre - half),
         upper=_factor(centre + half),

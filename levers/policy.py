@@ -89,6 +89,11 @@ class Tolerance:
     gradient_error: float | None = None
 
 
+NEAR_TIE_GAP_NAT = 0.5
+"""Largest logit gap at which a divergence is a near-tie; a policy that allows more makes a run with
+such a divergence ``tolerated`` at best."""
+
+
 @dataclass(frozen=True, slots=True)
 class GatingPolicy:
     """The bar for default-ON, set before the first sample.
@@ -117,7 +122,7 @@ class GatingPolicy:
     needs_win: bool = False
     strict_tokens: bool = False
     near_tie_share: float = 0.01
-    near_tie_gap_nat: float = 0.5
+    near_tie_gap_nat: float = NEAR_TIE_GAP_NAT
     untargeted: Literal["wanted", "ignored"] = "wanted"
     tolerance: Tolerance | None = None
 

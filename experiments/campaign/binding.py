@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from experiments import environment
 from experiments.campaign.place import Place
 from experiments.defaults import Current
 from experiments.home import Home
@@ -18,6 +19,7 @@ from experiments.stack import store as stack_store
 from experiments.stack.prepare import digest_of_levers
 from experiments.stack.records import StackRecord
 from experiments.stack.requests import StackRequest
+from experiments.states import ORACLE_PACKAGE_FACT
 from levers.errors import StoreError
 
 
@@ -51,6 +53,8 @@ def bound(place: Place, home: Home, on: Sequence[LeverSetting]) -> Bound:
         if record.status != "measured":
             said = "; ".join(text for _, text in record.faults)
             return Bound(missing=f"binding run {record.stack_id} shows no speed: {said}")
+        if changed := _oracle_changed(record, place):
+            return Bound(missing=f"the oracle changed: {changed}")
         return Bound(record)
     shipped = " + ".join(map(str, on)) or "no lever is on: the reference alone"
     return Bound(missing=f"no binding run of what ships now ({shipped})")
@@ -102,6 +106,20 @@ def _fits(record: StackRecord, place: Place, on: Sequence[LeverSetting], digest:
         and (not place.versions or dict(here.versions) == dict(place.versions))
         and digest in ("", spec.levers_digest)
     )
+
+
+def _oracle_changed(record: StackRecord, place: Place) -> str:
+    """The oracle's package then and now, where it differs; a stale oracle is never reused.
+
+    Its version is no part of the stack, since no verdict without this oracle depends on it.
+    """
+    if not place.versions:
+        return ""
+    samples = (sample for one in record.evidence if one.row.oracle for sample in one.samples)
+    then = {str(sample.telemetry.get(ORACLE_PACKAGE_FACT) or "") for sample in samples} - {""}
+    names = {text.partition(" ")[0] for text in then}
+    now = {f"{name} {environment.package_version(name) or 'absent'}" for name in names}
+    return f"{', '.join(sorted(then))} -> {', '.join(sorted(now))}" if then != now else ""
 
 
 def _digest(place: Place, on: Sequence[LeverSetting]) -> str:

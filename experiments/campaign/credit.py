@@ -35,8 +35,9 @@ def axes_of(record: StackRecord, goals: Sequence[Goal]) -> tuple[AxisReached, ..
 
 def unmeasured(goals: Sequence[Goal], oracle: str, why: str) -> tuple[AxisReached, ...]:
     """The targets where there is no binding run."""
+    name = formats.shortened(oracle)
     return tuple(
-        AxisReached(axis=goal.axis, target=goal.describe(oracle), state="unmeasured", missing=why)
+        AxisReached(axis=goal.axis, target=goal.describe(name), state="unmeasured", missing=why)
         for goal in goals
     )
 
@@ -44,7 +45,7 @@ def unmeasured(goals: Sequence[Goal], oracle: str, why: str) -> tuple[AxisReache
 def _axis(record: StackRecord, goal: Goal) -> AxisReached:
     oracle = record.spec.oracle.oracle if record.spec.oracle else ""
     axis = record.axis(goal.axis)
-    target = goal.describe(oracle, axis)
+    target = goal.describe(formats.shortened(oracle), axis)
     found, missing = _interval(record, goal, axis)
     if found is None:
         return AxisReached(axis=goal.axis, target=target, state="unmeasured", missing=missing)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from experiments.campaign.records import Residual, ResidualGroup, ResidualName
+from experiments.floors import floors_of
 from experiments.profiling_records import GroupTime, Profile
 from experiments.records import Sample
 
@@ -34,9 +34,6 @@ ORDER: tuple[ResidualName, ...] = (
 COMPUTE, COPY = "gemm_flop_per_s", "copy_bytes_per_s"
 """Ceilings that a profile measures in its own process."""
 
-FLOOR = "floor_ratio"
-"""Part of the name of a sample's fact that says how many times its floor a step takes."""
-
 PROFILED = "profiled"
 """The fact of a sample that says in words what one profiled step is."""
 
@@ -50,6 +47,8 @@ NO_FLOOR: Mapping[ResidualName, str] = {
     "host gap": "its floor is nothing: no work is done in it",
     "glue": "its floor is nothing: fused into its neighbours it would move no bytes of its own",
 }
+
+UNKNOWN = "not known: nobody says its bytes or FLOPs"
 
 
 def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -> Residual:
@@ -75,16 +74,6 @@ def residual_of(profile: Profile, source: str, samples: Sequence[Sample] = ()) -
     )
 
 
-def floors_of(samples: Sequence[Sample]) -> dict[str, float]:
-    """The median multiple of its bandwidth floor by axis, where samples say it."""
-    found: dict[str, list[float]] = {}
-    for sample in samples:
-        for name, value in sample.telemetry.items():
-            if FLOOR in name and isinstance(value, int | float):
-                found.setdefault(name, []).append(float(value))
-    return {name: statistics.median(values) for name, values in found.items()}
-
-
 def _group(name: ResidualName, found: Sequence[GroupTime], profile: Profile) -> ResidualGroup:
     ms = sum(one.ms for one in found)
     reached, of = _reached(found, ms, profile.ceilings)
@@ -95,7 +84,7 @@ def _group(name: ResidualName, found: Sequence[GroupTime], profile: Profile) -> 
         launches=sum(one.launches for one in found),
         reached=reached,
         of=of,
-        note="" if reached is not None else NO_FLOOR.get(name, ""),
+        note="" if reached is not None or not ms else NO_FLOOR.get(name, UNKNOWN),
     )
 
 

@@ -22,6 +22,9 @@ from experiments.run_record import RunRecord
 from levers.base import Lever
 from levers.policy import ParityClass
 
+OF_FAILING_AXES = ("failing-axis-win", "no-failing-axis-win")
+"""Reasons of verdicts that rest on which axes miss their targets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -44,7 +47,9 @@ def _standing(place: Place, stored: Stored, planned: PlannedLever, lever: Lever)
     able, reasons = able_of(place, planned, lever)
     if not able:
         return _without(planned, "unavailable", "; ".join(reasons))
-    states = [_state(place, stored, lever.name, setting) for setting in able]
+    known = [_state(place, stored, lever.name, setting) for setting in able]
+    elsewhere = tuple(filter(None, (of_another_oracle(place, stored, one) for one in known)))
+    states = [] if elsewhere else known
     state = _deciding(states) or selections.winner(place, stored.home, lever, able, states)
     if state is not None:
         return _decided(planned, state, stored)
@@ -61,7 +66,22 @@ def _standing(place: Place, stored: Stored, planned: PlannedLever, lever: Lever)
             default_state="off",
             credited="not on",
         )
-    return _without(planned, "open", _why_open(stored, states))
+    return _without(planned, "open", "; ".join(elsewhere) or _why_open(stored, states))
+
+
+def of_another_oracle(place: Place, stored: Stored, state: DefaultState) -> str:
+    """Why a verdict about failing axes says nothing of this row; empty where it does.
+
+    Which axes fail depends on what they are held against; a regression, say, does not.
+    """
+    if not is_valid(state) or state.reason not in OF_FAILING_AXES:
+        return ""
+    campaign, held = place.campaign, stored.registry.load(state.run_id).spec.oracle or "no oracle"
+    same = held in (campaign.oracle, campaign.lever_oracle)
+    if same or held.startswith(f"{campaign.oracle}:"):
+        return ""
+    said = f"{state.scope.setting}: {state.outcome} ({state.reason}) in run {state.run_id}"
+    return f"{said} was held against {held} and not {campaign.oracle}"
 
 
 def able_of(
@@ -83,6 +103,8 @@ def _state(place: Place, stored: Stored, lever: str, setting: str) -> DefaultSta
 
 def _deciding(states: Sequence[DefaultState]) -> DefaultState | None:
     """The verdict that decides a lever: one that is ON, or the last where all have one."""
+    if not states:
+        return None
     valid = [one for one in states if is_valid(one)]
     on = [one for one in valid if one.outcome is Outcome.DEFAULT_ON]
     if on:

@@ -7,6 +7,7 @@ different bit. Cases that differ from themselves even alone prove nothing and ar
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,9 @@ IN_FLIGHT = 4
 """Requests at a time; threads of one process, as a server holds them."""
 
 ROUNDS = 3
+"""Times that each case is asked for at least."""
+GPU_CALLS = 325
+"""Calls in flight on a GPU at least, as many as the published battery has."""
 
 
 def check(bench: Bench) -> CheckResult:
@@ -56,27 +60,35 @@ def probe(task: Task, session: Session | None) -> CheckResult:  # noqa: ARG001 -
         return not_run(NAME, op.NO_CASES)
     if task.arguments.get("reference_only"):
         cases = tuple(_reference_only(case) for case in cases)
-    return in_flight(cases, task.seed, cuda=task.device.startswith("cuda"))
+    cuda = task.device.startswith("cuda")
+    return in_flight(cases, task.seed, cuda=cuda, least=GPU_CALLS if cuda else 0)
 
 
 def _reference_only(case: OpCase) -> OpCase:
     return replace(case, candidate=case.reference)
 
 
-def in_flight(cases: Sequence[OpCase], seed: int, *, cuda: bool) -> CheckResult:
-    """Run the candidates together; where one differs, see whether the reference does so, too."""
-    steady, wrong = _differing(cases, seed, lambda case: case.candidate, cuda=cuda)
+def in_flight(cases: Sequence[OpCase], seed: int, *, cuda: bool, least: int = 0) -> CheckResult:
+    """Run the candidates together; where one differs, see whether the reference does so, too.
+
+    Args:
+        cases: of the lever.
+        seed: of the inputs and of the order of the calls.
+        cuda: whether each call has a stream of its own.
+        least: calls at least; the cases are asked for in further whole rounds.
+    """
+    steady, rounds, wrong = _differing(cases, seed, lambda case: case.candidate, least, cuda=cuda)
     if not steady:
         return not_run(NAME, "no case repeats itself even alone: bits in flight prove nothing")
-    total = len(steady) * ROUNDS
+    total = len(steady) * rounds
     left_out = len(cases) - len(steady)
-    detail = f"{len(steady)} cases, {ROUNDS} rounds, {IN_FLIGHT} in flight"
+    detail = f"{len(steady)} cases, {rounds} rounds, {IN_FLIGHT} in flight"
     detail += f"; {left_out} that differ from themselves alone left out" if left_out else ""
     if not wrong:
         return CheckResult(name=NAME, status="passed", passed=total, total=total, detail=detail)
     counts = (total - len(wrong), total)
     what = f"{len(wrong)} of {total} calls gave other bits than alone"
-    _, also = _differing(steady, seed, lambda case: case.reference, cuda=cuda)
+    _, _, also = _differing(steady, seed, lambda case: case.reference, least, cuda=cuda)
     if also:
         return reference_fault(NAME, "failed", f"reference: {what}", also[0], counts)
     return failed(NAME, what, wrong[0], counts, detail)
@@ -86,9 +98,9 @@ Pick = Callable[[OpCase], Callable[[Any, Any], None]]
 
 
 def _differing(
-    cases: Sequence[OpCase], seed: int, pick: Pick, *, cuda: bool
-) -> tuple[list[OpCase], list[str]]:
-    """The cases that repeat themselves alone, and the names of those that differ in flight."""
+    cases: Sequence[OpCase], seed: int, pick: Pick, least: int, *, cuda: bool
+) -> tuple[list[OpCase], int, list[str]]:
+    """The cases that repeat themselves alone, the rounds of calls, and which differ in flight."""
     import torch
 
     from experiments.parity import compare
@@ -101,7 +113,8 @@ def _differing(
     steady = [
         case for case in cases if all(map(compare.bit_equal, alone[case.name], again[case.name]))
     ]
-    calls = [case for case in steady for _ in range(ROUNDS)]
+    rounds = max(ROUNDS, math.ceil(least / max(1, len(steady))))
+    calls = [case for case in steady for _ in range(rounds)]
     random.Random(seed).shuffle(calls)
     with ThreadPoolExecutor(max_workers=IN_FLIGHT) as pool:
         done = list(pool.map(lambda case: _run(case, inputs[case.name], pick, cuda=cuda), calls))
@@ -110,7 +123,7 @@ def _differing(
         for case, outputs in zip(calls, done, strict=True)
         if not all(map(compare.bit_equal, alone[case.name], outputs))
     ]
-    return steady, wrong
+    return steady, rounds, wrong
 
 
 def _run(case: OpCase, inputs: tuple[Tensor, ...], pick: Pick, *, cuda: bool) -> tuple[Tensor, ...]:

@@ -24,7 +24,7 @@ from experiments.parity.streams import Choice, Compared, apart, compare, merge
 from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs, Task
 from experiments.values import Scalar
-from levers.policy import GatingPolicy, ParityClass
+from levers.policy import NEAR_TIE_GAP_NAT, GatingPolicy, ParityClass
 
 NAME = "tokens"
 RANDOM_MODEL = "random-"
@@ -243,7 +243,7 @@ def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) 
         worst=f"{len(compared.divergences)} near-ties" if worst else "",
         where=where,
         detail=detail,
-        strongest=ParityClass.LOSSLESS if worst else ParityClass.BYTE_EXACT,
+        strongest=_strongest(compared),
         figures={
             "streams": compared.total,
             "streams_equal": equal,
@@ -255,6 +255,14 @@ def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) 
         },
         digest=compared.digest,
     )
+
+
+def _strongest(compared: Compared) -> ParityClass:
+    """What streams that passed leave possible: a gap beyond a near-tie's is a larger error."""
+    asked = (*compared.divergences, *compared.endings)
+    if not all(one.is_near(NEAR_TIE_GAP_NAT) for one in asked):
+        return ParityClass.TOLERATED
+    return ParityClass.LOSSLESS if compared.divergences else ParityClass.BYTE_EXACT
 
 
 def _allowed(compared: Compared, policy: GatingPolicy) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from experiments import formats
+from experiments.oracle_facts import oracle_ran
 from experiments.records import Effect
 from experiments.stack.records import Contrast, StackRecord
 from experiments.stack.view import NOTHING, Table, gain_text, shown_axes
@@ -36,6 +37,7 @@ def _oracle(record: StackRecord) -> Table:
     notes = (
         f"each axis as a factor of the oracle {name}'s, > 1 is better, with its 95 % t interval; "
         f"the oracle ran {record.spec.oracle_mode or 'in an unknown mode'} in the same blocks",
+        *filter(None, [oracle_ran(sample for one in record.evidence for sample in one.samples)]),
     )
     return Table("Against the oracle", ("axis", "no lever", "the whole stack"), rows, notes)
 

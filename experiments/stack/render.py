@@ -9,7 +9,7 @@ from rich.text import Text
 
 from experiments.profiling_records import Profile
 from experiments.roofline import view as roofline_view
-from experiments.stack import oracle_view as stack_oracle_view
+from experiments.stack import reports as stack_reports
 from experiments.stack.records import StackRecord
 from experiments.stack.view import Table, view
 
@@ -31,10 +31,8 @@ def print_stack(console: Console, record: StackRecord) -> None:
         console.print(Text(shown.refusal, style="bold red"))
     for warning in shown.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
-    for table in (*stack_oracle_view.tables(record), *shown.tables):
+    for table in stack_reports.tables(record, shown):
         print_table(console, table)
-    if record.profile is not None:
-        print_table(console, roofline_view.groups(record.profile))
     for name, text in shown.facts:
         console.print(Text(f"{name}: {text}", style="dim"))
     console.print(Text(shown.reference, style="dim"))

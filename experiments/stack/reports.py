@@ -5,6 +5,7 @@ from __future__ import annotations
 from experiments import plots, render
 from experiments.plots import Plot
 from experiments.roofline import view as roofline_view
+from experiments.stack import floor_view as stack_floor_view
 from experiments.stack import oracle_view as stack_oracle_view
 from experiments.stack import plots as stack_plots
 from experiments.stack.records import StackRecord
@@ -39,4 +40,5 @@ def _page(record: StackRecord, drawn: tuple[Plot, ...]) -> str:
 def tables(record: StackRecord, shown: StackView) -> tuple[Table, ...]:
     """All tables of a stack, its profile last where there is one."""
     profile = () if record.profile is None else (roofline_view.groups(record.profile),)
-    return (*stack_oracle_view.tables(record), *shown.tables, *profile)
+    beside = stack_floor_view.tables(record)
+    return (*stack_oracle_view.tables(record), *shown.tables, *beside, *profile)

@@ -237,7 +237,8 @@ STATE_TONES = {"failing": "bad", "passing": "good", "undecided": "neutral"}
 
 def _state_row(state: AxisState) -> StateRow:
     ratio = "-" if state.ratio is None else formats.ratio(state.ratio, state.lower, state.upper)
-    how = " ".join(part for part in (state.oracle, _bracket(state.oracle_mode)) if part)
+    name = formats.shortened(state.oracle)
+    how = " ".join(part for part in (name, _bracket(state.oracle_mode)) if part)
     return StateRow(
         axis=state.axis,
         state=STATE_WORDS[state.state],

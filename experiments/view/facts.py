@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from experiments import formats
+from experiments.oracle_facts import oracle_ran
 from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
@@ -101,6 +102,7 @@ def provenance_facts(record: RunRecord) -> tuple[Fact, ...]:
         ("policy", f"primaries {', '.join(policy.primaries)}; guards {guards or 'none'}"),
         ("parity demanded", policy.demanded.value),
         ("oracle", spec.oracle or "none"),
+        ("oracle ran", oracle_ran(record.samples)),
         ("seed", str(spec.seed)),
         ("commit", commit),
         ("plan digest", record.plan_digest),

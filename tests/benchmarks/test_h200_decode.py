@@ -107,7 +107,10 @@ def test_tokens_are_compared_on_two_trained_sizes_for_each_lever() -> None:
     for step in steps(FULL):
         if step.item in names:
             names[step.item].add(step.name.partition(".")[2])
-    assert names["tokens"] == names["lever"] | {"whole"}
+    assert names["tokens"] == names["lever"] | {"whole", "quantised"}
+    quantised = [one.words for one in steps(FULL) if one.name.endswith(".quantised")]
+    assert all("mxfp4_weights=on" in words and "quality=on" in words for words in quantised)
+    assert len(quantised) == 2
     assert names["shipped"] == names["tokens"] - {"decode_attn"}
     assert all(one.needs == TRAINED for one in steps(FULL) if one.item == "tokens")
 

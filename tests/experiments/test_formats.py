@@ -63,3 +63,10 @@ def test_the_median_of_an_even_number_lies_between():
 
 def test_a_moment_that_cannot_be_read_is_shown_as_it_is():
     assert formats.day("yesterday") == "yesterday"
+
+
+def test_a_long_text_keeps_both_its_ends():
+    assert formats.shortened("sdpa") == "sdpa"
+    found = formats.shortened("server:/opt/python -m some.server --model {model} --port {port}")
+    assert found == "server:/opt/python -m ... --port {port}"
+    assert len(found) <= 40

@@ -49,6 +49,7 @@ class Machine:
         asked: the requests that came.
         kill: raises it after so many A/Bs, with the run left on disk.
         noise: of the log of one process.
+        package: the distribution that the oracle's samples name, with its version.
     """
 
     home: Home
@@ -57,6 +58,7 @@ class Machine:
     asked: list[AbRequest | StackRequest] = field(default_factory=list)
     kill: set[str] = field(default_factory=set)
     noise: float = 0.002
+    package: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +125,9 @@ class Machine:
         rate = 1000.0 * math.exp(log + float(rng.normal(0, self.noise)))
         values = {RATE: rate, STEP: 1e6 / rate}
         found = one_sample(pair, arm, values, position=position)  # type: ignore[arg-type]
-        return found.model_copy(update={"telemetry": {"decode/floor_ratio/c1": 2.5}})
+        facts: dict[str, object] = {"decode/floor_ratio/c1": 2.5}
+        facts |= {"oracle_package": self.package} if arm == "oracle" else {}
+        return found.model_copy(update={"telemetry": facts})
 
     # --- stack ----------------------------------------------------------------------------------
 

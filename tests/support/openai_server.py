@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FAULTS = ("none", "die", "short", "refuse", "strict", "hang", "hits", "metrics", "no-usage")
-FAULTS += ("miscount", "pairs", "prompt", "plain", "error", "no-json", "not-http")
+FAULTS += ("eager", "miscount", "pairs", "prompt", "plain", "error", "no-json", "not-http")
 
 
 class Server(ThreadingHTTPServer):
@@ -54,7 +54,9 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        if self.path == "/v1/models":
+        if self.path == "/get_server_info" and self.server.fault == "eager":
+            self._plain(200, {"internal_states": [], "disable_cuda_graph": True})
+        elif self.path == "/v1/models":
             self._plain(200, {"data": [{"id": "scripted"}]})
         elif self.path == "/metrics" and self.server.fault == "metrics":
             text = f'vllm:prefix_cache_hits_total{{engine="0"}} {float(self.server.cached)}\n'

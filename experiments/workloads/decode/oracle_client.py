@@ -6,12 +6,14 @@ each prompt are replaced by drawn ones, so that no request finds another's promp
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.workloads.decode.oracle_graphs import INFO_PATHS, Graphs, by_info, first_known
 from experiments.workloads.decode.oracle_http import (
     Address,
     ServerFailed,
@@ -130,6 +132,15 @@ class CompletionsClient:
             return None
         found = HIT_METRICS.findall(body.decode(errors="replace")) if status == 200 else []
         return sum(map(float, found)) if found else None
+
+    def graphs(self) -> Graphs:
+        """What the server says of captured graphs where it tells its options."""
+        found = []
+        for path in INFO_PATHS:
+            with contextlib.suppress(OSError):
+                status, body = get(self.address, path)
+                found += [by_info(body)] if status == 200 else []
+        return first_known(found)
 
 
 def hit_share(client: CompletionsClient, before: float | None, after: float | None) -> float:

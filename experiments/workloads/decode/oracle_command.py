@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import signal
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from experiments import home
+from experiments.workloads.decode.oracle_graphs import Graphs, by_command, by_log, first_known
 from experiments.workloads.decode.oracle_http import Address, ServerFailed, get
 
 START_LIMIT_S = {"cpu": 60.0, "cuda": 420.0}
@@ -26,11 +26,6 @@ POLL_S = 0.1
 END_S = 15.0
 """Seconds between the request to end and the kill."""
 TAIL_BYTES = 2000
-
-EAGER_WORDS = ("--enforce-eager", "--disable-cuda-graph", "--disable-cuda-graphs")
-"""Options of vLLM and SGLang that switch off captured graphs."""
-EAGER_LOG = re.compile(r"enforce_eager=True|disable_cuda_graph=True|Cudagraph is disabled")
-"""How their logs say so."""
 
 
 def log_path(name: str = "oracle-server") -> Path:
@@ -88,11 +83,10 @@ class ServerCommand:
         except OSError:
             return ""
 
-    def eager(self) -> str:
-        """What says that it captures no graphs; empty where nothing does."""
-        words = [word for word in EAGER_WORDS if word in shlex.split(self.command)]
-        said = EAGER_LOG.search(self.log.read_text(errors="replace"))
-        return " ".join([*words, *([said[0]] if said and not words else [])])
+    def graphs(self) -> Graphs:
+        """What its command or its log says of captured graphs."""
+        log = self.log.read_text(errors="replace")
+        return first_known((by_command(self.command), by_log(log)))
 
     def stop(self) -> None:
         """End its whole process group; what does not end in time is killed."""

@@ -28,6 +28,7 @@ from experiments.workloads.decode.oracle_command import (
     log_path,
     wait_healthy,
 )
+from experiments.workloads.decode.oracle_graphs import NONE, first_known
 from experiments.workloads.decode.oracle_http import ServerFailed, parsed_address
 from experiments.workloads.decode.oracle_names import SERVED, parsed_oracle
 from experiments.workloads.decode.oracle_stream import (
@@ -192,15 +193,17 @@ class ServerOracle:
 
     def _facts(self, client: CompletionsClient, hits: float) -> dict[str, Scalar]:
         """How it ran: whatever is not as its users run it stands in the mode."""
-        eager = ""
-        if self._command is not None and self._device_type == "cuda":
-            eager = self._command.eager()
-        mode = f"{SERVED} eager ({eager})" if eager else SERVED
+        graphs = client.graphs()
+        if self._command is not None:
+            graphs = first_known((self._command.graphs(), graphs))
+        eager = graphs.state == NONE and self._device_type == "cuda"
+        mode = f"{SERVED} eager ({graphs.said})" if eager else SERVED
         if hits >= HIT_SHARE:
             mode += f", with a prefix cache that hit {hits:.0%} of the prompt tokens"
         return {
             "oracle_mode": mode,
             "oracle_version": f"server of {client.model}",
+            "oracle_graphs": str(graphs),
             "oracle_prefix_hits": round(hits, 4),
             "oracle_extras": client.extras,
             "oracle_repeats": self._repeats,

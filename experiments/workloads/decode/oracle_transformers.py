@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any, Literal
 
 import torch
 
 from experiments.compilations import CompilationCounter
 from experiments.metrics import ttft_ms
+from experiments.states import ORACLE_PACKAGE_FACT
 from experiments.tasks import Measurement, Outputs, Stream
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced
@@ -127,6 +129,7 @@ class TransformersOracle:
         return {
             "oracle_mode": transformers_mode(captured, compiled),
             "oracle_version": f"transformers {transformers_module().__version__}",
+            ORACLE_PACKAGE_FACT: f"transformers {version('transformers')}",
             "oracle_cache": f"static, {self._work.capacity_tokens} positions",
             "oracle_attention": str(self._model.config._attn_implementation),
             "oracle_weight_bytes": weight_bytes(self._model),

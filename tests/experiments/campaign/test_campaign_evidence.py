@@ -107,6 +107,8 @@ def test_a_residual_takes_the_nearer_roofline_and_says_where_there_is_none() -> 
     assert by_name["attention"].reached == pytest.approx(0.25)
     assert by_name["glue"].ms == pytest.approx(4.0)
     assert by_name["host gap"].note.startswith("its floor is nothing")
+    assert by_name["other"].note == residual.UNKNOWN
+    assert all(one.reached is not None or one.note for one in found.groups)
     assert found.unit == "step"
 
 

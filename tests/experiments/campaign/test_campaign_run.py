@@ -158,6 +158,27 @@ def test_the_levers_may_have_a_shorter_oracle_than_the_binding_run(
     assert "fancy" in row.said("campaign", "run", "stub-row", code=2)
 
 
+def test_a_verdict_about_failing_axes_counts_where_they_were_held_against_the_rows_oracle(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StubWorkload, "oracles", ("plain", "fancy", "plain:"))
+    row.has(SLOW, FAST)
+    row.write(lever(SLOW), lever(FAST))
+    row.run()
+    row.write(lever(SLOW), lever(FAST), text=HEAD.replace('"plain"', '"fancy"'))
+    other = row.status()
+    assert [one.state for one in other.levers] == ["decided", "open"]
+    assert "(failing-axis-win)" in other.levers[1].why
+    assert "was held against plain and not fancy" in other.levers[1].why
+    short = HEAD.replace('"plain"', '"plain"\nlever_oracle = "plain:1"')
+    row.write(lever(SLOW), lever(FAST), text=short)
+    assert [one.state for one in row.status().levers] == ["decided", "decided"]
+    row.machine.asked.clear()
+    row.write(lever(SLOW), lever(FAST), text=HEAD.replace('"plain"', '"fancy"'))
+    assert [one.state for one in row.run().levers] == ["decided", "decided"]
+    assert row.measured == [FAST, "binding"]
+
+
 def test_the_residual_names_each_group_with_its_share_and_its_distance(row: Row) -> None:
     residual = row.run().residual
     assert residual is not None
@@ -299,6 +320,28 @@ def test_a_row_opens_again_when_the_source_of_a_lever_or_the_stack_changes(
     assert stale.state == "open"
     assert any("the stack changed: torch" in text for text in stale.reopened)
     assert [one.state for one in stale.levers] == ["open", "unavailable", "open"]
+
+
+def test_a_row_opens_again_when_its_oracle_is_another_version(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments import environment
+
+    versions = {"an-oracle": "1.0"}
+    known = environment.package_version
+    monkeypatch.setattr(environment, "package_version", lambda n: versions.get(n) or known(n))
+    row.machine.package = "an-oracle 1.0"
+    assert row.run().state == "TERMINAL"
+    versions["an-oracle"] = "2.0"
+    stale = row.status()
+    assert stale.reopened == (
+        "no longer bound: the oracle changed: an-oracle 1.0 -> an-oracle 2.0",
+    )
+    assert {one.state for one in stale.levers} == {"decided", "unavailable"}
+    row.machine.asked.clear()
+    row.machine.package = "an-oracle 2.0"
+    assert row.run().state == "TERMINAL"
+    assert row.measured == ["binding"]
 
 
 def test_a_budget_that_is_spent_leaves_the_rest_open(row: Row) -> None:

@@ -4,11 +4,14 @@ import threading
 import time
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
+from experiments.parity import async_
 from experiments.parity.async_ import in_flight
 from levers.base import OpCase
+from tests.support import runs
 
 Tensors = tuple[Tensor, ...]
 
@@ -50,6 +53,24 @@ NAMES = ("a", "bb", "ccc", "dddd")
 def test_calls_that_share_nothing_give_the_same_bits_together() -> None:
     found = in_flight([case(name) for name in NAMES], 1, cuda=False)
     assert (found.status, found.passed, found.total) == ("passed", 12, 12)
+
+
+def test_few_cases_are_asked_for_in_as_many_rounds_as_the_real_size_takes() -> None:
+    found = in_flight([case(name) for name in NAMES], 1, cuda=False, least=325)
+    assert (found.status, found.passed, found.total) == ("passed", 328, 328)
+    assert found.detail == "4 cases, 82 rounds, 4 in flight"
+
+
+@pytest.mark.parametrize(("device", "calls"), [("cpu", 0), ("cuda:0", 325)])
+def test_the_real_size_of_the_check_is_a_gpus(
+    device: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(async_.op, "cases_of", lambda _: (case("a"),))
+    monkeypatch.setattr(async_, "in_flight", lambda *_, **more: asked.append(more["least"]))
+    spec = runs.spec(device=device)
+    async_.probe(runs.task(spec, "async"), None)
+    assert asked == [calls]
 
 
 def test_scratch_memory_that_calls_share_is_found() -> None:

@@ -153,6 +153,13 @@ def test_the_share_is_floored_so_that_one_near_tie_in_sixteen_streams_is_too_man
     assert (found.status, found.worst) == ("failed", "2 near-ties where 0 are allowed")
 
 
+def test_a_gap_beyond_a_near_ties_is_tolerated_where_a_policy_allows_it() -> None:
+    asked = spec(near_tie_share=1.0, near_tie_gap_nat=3.0)
+    for gap, strongest in ((0.4, ParityClass.LOSSLESS), (1.4, ParityClass.TOLERATED)):
+        found = tokens.check(bench(diverging(3, gap=gap), asked))
+        assert (found.status, found.strongest) == ("passed", strongest)
+
+
 def test_a_wide_gap_fails_however_rare() -> None:
     found = tokens.check(bench(diverging(3, gap=1.4), spec(near_tie_share=1.0)))
     assert found.status == "failed"

@@ -6,7 +6,9 @@ import pytest
 from rich.console import Console
 
 from experiments.parity_records import CheckResult, ParityReport
+from experiments.records import Sample
 from experiments.spec import LeverSetting
+from experiments.stack import floor_view
 from experiments.stack import reports as stack_reports
 from experiments.stack import tracking as stack_tracking
 from experiments.stack.plots import plots
@@ -39,6 +41,34 @@ def test_the_table_shows_each_row_its_own_gain_and_the_whole() -> None:
     assert "| 1: a | gain | 2.1 | bs=8 | 2.10" in text
     rows = [line for line in text.splitlines() if line.startswith("| 3 |")]
     assert "| -1.9" in rows[0] or "(-2.0 %" in rows[0] or "(-1.9 %" in rows[0]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_each_row_stands_as_a_multiple_of_its_bandwidth_floor_where_samples_state_it(
+    interleaved: bool,
+) -> None:
+    record = factory.record(factory.spec(interleaved=interleaved), adding(**GAINS))
+    assert floor_view.tables(record.model_copy(update={"status": "measured"})) == ()
+    evidence = tuple(
+        row.model_copy(update={"samples": tuple(stating(row.row.name, one) for one in row.samples)})
+        for row in record.evidence
+    )
+    stated = record.model_copy(update={"evidence": evidence, "status": "measured"})
+    (table,) = floor_view.tables(stated)
+    assert table.columns == ("levers", "c1", "c8")
+    assert table.rows[0] == ("no lever", "4.00", "2.00")
+    assert table.rows[1] == ("a=on", "3.00", "1.50")
+    assert len(table.rows) == len(record.evidence)
+    assert table.title in stack_reports.markdown(stated)
+    refused = stated.model_copy(update={"status": "refused", "faults": (("inputs-differ", "x"),)})
+    assert floor_view.tables(refused) == ()
+
+
+def stating(row: str, sample: Sample) -> Sample:
+    """The sample with the multiples of its arm: four of no lever, three of the first."""
+    steps = 4.0 if sample.arm == "ref" else 3.0 if row == "a=on" else 2.0
+    facts = {"decode/floor_ratio/c1": steps, "decode/floor_ratio/c8": steps / 2}
+    return sample.model_copy(update={"telemetry": facts})
 
 
 def with_axes(record: StackRecord, *names: str) -> StackRecord:

@@ -112,6 +112,7 @@ def test_it_says_how_it_ran_and_that_is_its_users_mode(
     assert facts[ORACLE_MODE_FACT] == DECODE.oracle_mode(parameters(), "server:http://h:1")
     assert facts["oracle_version"] == "server of scripted"
     assert facts["oracle_prefix_hits"] == 0.0
+    assert facts["oracle_graphs"] == "not said"
     assert facts["oracle_extras"] == "ignore_eos min_tokens"
 
 
@@ -245,20 +246,35 @@ def test_a_server_that_is_too_slow_to_start_is_ended(
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
 
 
-def test_a_server_that_captures_nothing_is_in_another_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "mode"), [("cuda:0", "served eager (--enforce-eager)"), ("cpu", "served")]
+)
+def test_a_command_that_captures_nothing_is_in_another_mode_where_graphs_are(
+    device: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "server.log"
+    text = command(tmp_path, monkeypatch, "--enforce-eager", "--step-ms", "1")
+    oracle = ServerOracle(parameters(), device, 1, text)
+    oracle.warm_up()
+    facts = oracle.measure().facts
+    assert facts[ORACLE_MODE_FACT] == mode
+    assert facts["oracle_graphs"] == "none (--enforce-eager)"
+
+
+def test_a_server_at_an_address_that_tells_it_captures_nothing_is_in_another_mode(
+    serve: Callable[..., openai_server.Server],
+) -> None:
+    oracle = ServerOracle(parameters(), "cuda:0", 1, f"server:{serve('eager', step_ms=1.0).url}")
+    oracle.warm_up()
+    facts = oracle.measure().facts
+    assert facts[ORACLE_MODE_FACT] == "served eager (disable_cuda_graph=True)"
+    assert facts[ORACLE_MODE_FACT] != DECODE.oracle_mode(parameters(), "server:http://h:1")
+
+
+def test_what_the_log_of_a_command_says_of_graphs_is_read(tmp_path: Path) -> None:
     script = [sys.executable, "-c", "print('config: enforce_eager=True')"]
-    by_log = ended(ServerCommand(f"{shlex.join(script)} {{port}}", "", log))
-    assert by_log.eager() == "enforce_eager=True"
-    by_word = ServerCommand("sleep 60 --enforce-eager {port}", "", tmp_path / "other.log")
-    by_word.stop()
-    assert by_word.eager() == "--enforce-eager"
-    assert str(by_word.address.port) in by_word.command
-    graphs = ServerCommand("sleep 60 {port}", "", tmp_path / "third.log")
-    graphs.stop()
-    assert graphs.eager() == ""
+    found = ended(ServerCommand(f"{shlex.join(script)} {{port}}", "", tmp_path / "log"))
+    assert str(found.graphs()) == "none (enforce_eager=True)"
+    assert str(found.address.port) in found.command
 
 
 def test_the_model_folder_is_filled_into_the_command(tmp_path: Path) -> None:
