@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from experiments.records import Sample
-from experiments.states import ORACLE_MODE_FACT, ORACLE_PACKAGE_FACT
 from experiments.values import Scalar
+
+ORACLE_MODE_FACT = "oracle_mode"
+"""Name under which an oracle's sample says how it ran."""
+ORACLE_PACKAGE_FACT = "oracle_package"
+"""Name under which it says of which distribution it is, as in ``transformers 5.1.0``."""
 
 PREFIX = "oracle_"
 """Beginning of the names of facts that an oracle's sample states of itself."""

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from experiments import formats
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.records import ArmFailure, AxisState, LostPair, Sample, StateName
 from experiments.workloads.base import Target
 from levers.policy import Axis
@@ -24,11 +25,6 @@ LEVEL_P = 0.05
 
 LARGEST_EXPONENT = 700.0
 """Factors are shown up to e^700, below the largest double (e^709)."""
-
-ORACLE_MODE_FACT = "oracle_mode"
-"""Name under which an oracle's sample says how it ran."""
-ORACLE_PACKAGE_FACT = "oracle_package"
-"""Name under which it says of which distribution it is, as in ``transformers 5.1.0``."""
 
 
 def axis_states(

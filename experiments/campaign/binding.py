@@ -13,13 +13,13 @@ from experiments import environment
 from experiments.campaign.place import Place
 from experiments.defaults import Current
 from experiments.home import Home
+from experiments.oracle_facts import ORACLE_PACKAGE_FACT
 from experiments.registry.store import Registry
 from experiments.spec import LeverSetting
 from experiments.stack import store as stack_store
 from experiments.stack.prepare import digest_of_levers
 from experiments.stack.records import StackRecord
 from experiments.stack.requests import StackRequest
-from experiments.states import ORACLE_PACKAGE_FACT
 from levers.errors import StoreError
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from experiments.decide.early import invalid
 from experiments.decide.evidence import Evidence
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.plan import LOSS_LIMIT
 from experiments.records import Arm, Decision, LostPair, Sample
-from experiments.states import ORACLE_MODE_FACT
 from experiments.stats import binomial_p
 from experiments.values import INPUTS_OVERWRITTEN, unlike
 from levers.policy import Axis

@@ -14,6 +14,7 @@ from experiments.arms import failure_of, sample_of, task_of, witness_of
 from experiments.conditions import Limits, fault_of, lost_cause
 from experiments.decide.samples import overwritten_text
 from experiments.executor import Execution
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.parity_records import ParityReport
 from experiments.plan import Run
 from experiments.records import Arm, ArmFailure, LostPair, Sample
@@ -26,7 +27,6 @@ from experiments.spool import Spool
 from experiments.stack.plan import Schedule, most_lost
 from experiments.stack.records import Row, RowEvidence, StackSpec
 from experiments.stack.stats import whole_blocks
-from experiments.states import ORACLE_MODE_FACT
 from experiments.tasks import Task
 from experiments.values import unlike
 from experiments.witnessing import ARGUMENT

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 
 from experiments import formats
+from experiments.floors import floor_facts
 from experiments.oracle_facts import oracle_ran
 from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
 from experiments.view.arms import arm_facts
-from experiments.view.floor import floor_facts
 
 Fact = tuple[str, str]
 """A label and its text."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments.compilations import CompilationCounter
-from experiments.states import ORACLE_MODE_FACT
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.workloads.decode import train as training
 from experiments.workloads.decode.config import NAMED
 from experiments.workloads.decode.opening import open_implementation

@@ -16,7 +16,7 @@ import torch
 
 from experiments.compilations import CompilationCounter
 from experiments.metrics import ttft_ms
-from experiments.states import ORACLE_PACKAGE_FACT
+from experiments.oracle_facts import ORACLE_PACKAGE_FACT
 from experiments.tasks import Measurement, Outputs, Stream
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced

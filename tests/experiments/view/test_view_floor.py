@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support import records_factory as factory
 
+from experiments.floors import floor_facts
 from experiments.run_record import RunRecord
-from experiments.view.floor import floor_facts
 from experiments.view.verdict import view
 
 

@@ -12,7 +12,7 @@ from support import runs
 from experiments.environment import cpu_device
 from experiments.executor import Executor
 from experiments.frozen import frozen_environment
-from experiments.states import ORACLE_MODE_FACT
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.workloads.decode.workload import DECODE
 from tests.experiments.workloads.test_decode_oracle_server import command, parameters
 

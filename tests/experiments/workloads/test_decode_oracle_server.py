@@ -14,7 +14,7 @@ import pytest
 from support import openai_server
 
 from experiments.home import HOME_VARIABLE
-from experiments.states import ORACLE_MODE_FACT
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.tasks import Measurement
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts

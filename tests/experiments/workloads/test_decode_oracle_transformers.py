@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.states import ORACLE_MODE_FACT
+from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.tasks import Measurement
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
