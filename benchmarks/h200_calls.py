@@ -274,6 +274,13 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def listed(steps: Sequence[Step], journal: Journal) -> None:
+    """Print what would be run, and nothing else."""
+    for step in steps:
+        state = journal.of(step).get("state", "open")
+        say(f"{step.name:26} {state:11} {step.seconds:5.0f} s  {' '.join(step.words)}")
+
+
 def chosen(all_steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
     """The steps of the named items, or all."""
     return [one for one in all_steps if not only or one.item in only or one.name in only]

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.h200_calls import LEFT, Driver, Journal, chosen, say
+from benchmarks.h200_calls import LEFT, Driver, Journal, chosen, listed, say
 from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
 from benchmarks.h200_decode_steps import FULL, steps
 from benchmarks.h200_training_packing import restore
@@ -73,9 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     journal = Journal.open(options.state)
     journal.forget(options.again)
     if options.list:
-        for step in wanted:
-            state = journal.of(step).get("state", "open")
-            say(f"{step.name:26} {state:11} {step.seconds:5.0f} s  {' '.join(step.words)}")
+        listed(wanted, journal)
         return 0
     deadline = began + options.limit
     driver = Driver(

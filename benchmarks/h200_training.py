@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import whole_stack
-from benchmarks.h200_calls import LEFT, Driver, Journal, chosen, say
+from benchmarks.h200_calls import LEFT, Driver, Journal, chosen, listed, say
 from benchmarks.h200_training_packing import restore
 from benchmarks.h200_training_steps import FULL, REHEARSAL, Scale, steps
 
@@ -83,9 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     journal = Journal.open(options.state)
     journal.forget(options.again)
     if options.list:
-        for step in wanted:
-            state = journal.of(step).get("state", "open")
-            say(f"{step.name:22} {state:11} {step.seconds:5.0f} s  {' '.join(step.words)}")
+        listed(wanted, journal)
         return 0
     prepare_sets(options.state, scale)
     deadline = began + options.limit

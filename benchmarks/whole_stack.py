@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.spec import LeverSetting
-from experiments.stack.prepare import policy_of, typed
+from experiments.stack.policy import policy_of
+from experiments.stack.prepare import typed
 from levers import catalog
 from levers.base import (
     OFF,

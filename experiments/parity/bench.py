@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from experiments.parity.blame import blamed, failure_at, failure_of
 from experiments.parity_records import CheckResult
 from experiments.records import ArmFailure
 from experiments.spec import AbSpec, LeverSetting
@@ -168,7 +169,7 @@ class Bench:
         if key not in self._outputs:
             outputs = self.run(task).outputs
             if outputs is None:
-                raise ProcessFailed((_failure(task, "crashed", "it left no outputs"),))
+                raise ProcessFailed((failure_at(task, "crashed", "it left no outputs"),))
             self._outputs[key] = outputs
         return self._outputs[key]
 
@@ -231,7 +232,7 @@ class Bench:
         task = self.probe_task(kind, arguments)
         check = self.run(task).check
         if check is None:
-            raise ProcessFailed((_failure(task, "crashed", "it left no check result"),))
+            raise ProcessFailed((failure_at(task, "crashed", "it left no check result"),))
         return check
 
     def measure(self, arm: Literal["ref", "cand"], levers: tuple[LeverSetting, ...]) -> TaskResult:
@@ -249,13 +250,13 @@ class Bench:
             ProcessFailed: the process failed, or left something changed.
         """
         result = self._execute(task)
-        failure = _failure_of(task, result)
+        failure = failure_of(task, result)
         if failure is None:
             return result
         if task.arm != "cand":
             raise ProcessFailed((failure,))
         again = self._reference_of(task)
-        raise ProcessFailed(_blamed(failure, _failure_of(again, self._execute(again))))
+        raise ProcessFailed(blamed(failure, failure_of(again, self._execute(again))))
 
     def _reference_of(self, task: Task) -> Task:
         """The reference's form of a candidate's task."""
@@ -299,36 +300,3 @@ def concurrencies(parameters: Mapping[str, Scalar]) -> tuple[int, ...]:
     """The numbers of the parameter ``concurrency`` (``1,2,4,8``); none where there is no such."""
     text = str(parameters.get("concurrency", ""))
     return tuple(int(part) for part in text.split(",") if part.strip())
-
-
-def _blamed(candidate: ArmFailure, reference: ArmFailure | None) -> tuple[ArmFailure, ...]:
-    """Whose failure a candidate's is, given how the reference did at the same work.
-
-    A hook of the lever that fails in both processes is the lever's fault, and the reference has
-    none. One that fails in the candidate's alone came after something that the candidate did.
-    """
-    if reference is None:
-        own = "crashed" if candidate.kind == "lever-defective" else candidate.kind
-        return (candidate.model_copy(update={"kind": own}),)
-    if reference.kind == "lever-defective":
-        return (reference.model_copy(update={"arm": "cand"}),)
-    return reference, candidate
-
-
-def _failure_of(task: Task, result: TaskResult) -> ArmFailure | None:
-    """The failure of a process as a record, or None where it did its work and cleaned up."""
-    if result.failure is not None:
-        return ArmFailure(
-            arm=task.arm,
-            kind=result.failure,
-            stage=f"parity {task.kind}: {result.stage}".rstrip(": "),
-            message=result.message,
-            traceback=result.traceback,
-        )
-    if result.left_changed:
-        return _failure(task, "not-restored", f"left changed: {', '.join(result.left_changed)}")
-    return None
-
-
-def _failure(task: Task, kind: Literal["crashed", "not-restored"], message: str) -> ArmFailure:
-    return ArmFailure(arm=task.arm, kind=kind, stage=f"parity {task.kind}", message=message)

@@ -5,7 +5,6 @@ Nothing is measured and nothing is written.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from experiments.stack.plan import (
     waterfall,
     whole,
 )
+from experiments.stack.policy import policy_of
 from experiments.stack.published import published, refuse_other_work
 from experiments.stack.records import Row, StackSpec
 from experiments.stack.requests import StackRequest
@@ -34,7 +34,7 @@ from experiments.workloads.base import Workload
 from levers import catalog
 from levers.base import OFF, Lever, claims
 from levers.errors import BadSetting, LeverConflict, UsageError
-from levers.policy import GatingPolicy, ParityClass, Tolerance
+from levers.policy import GatingPolicy, ParityClass
 from levers.source import source_digest
 
 NOTHING_TO_GATE = GatingPolicy(primaries=("*",), claims=ParityClass.BYTE_EXACT)
@@ -188,37 +188,6 @@ def default_on(
             cure="name them with --levers a=on,b=on",
         )
     return tuple(sorted(found.settings, key=lambda one: place.get(one.lever, len(place))))
-
-
-def policy_of(declared: Sequence[Lever], facts: RunFacts) -> GatingPolicy:
-    """The bar of the levers together: no stronger than the weakest claim among them."""
-    found = [lever.policy(facts) for lever in declared]
-    claimed = demanded = ParityClass.BYTE_EXACT
-    for policy in found:
-        claimed, demanded = claimed.weaker(policy.claims), demanded.weaker(policy.demanded)
-    tolerances = [policy.tolerance for policy in found]
-    return dataclasses.replace(
-        found[-1],
-        claims=claimed,
-        demands=demanded,
-        strict_tokens=any(policy.strict_tokens for policy in found),
-        tolerance=wider(tuple(one for one in tolerances if one is not None)),
-    )
-
-
-def wider(tolerances: Sequence[Tolerance]) -> Tolerance | None:
-    """What the levers together may show: of each error the largest that one of them declares.
-
-    None where none declares any.
-    """
-    if not tolerances:
-        return None
-    gradients = [one.gradient_error for one in tolerances if one.gradient_error is not None]
-    return Tolerance(
-        relative_error=max(one.relative_error for one in tolerances),
-        reason="; ".join(dict.fromkeys(one.reason for one in tolerances)),
-        gradient_error=max(gradients, default=None),
-    )
 
 
 def refuse(levers: Sequence[LeverSetting], declared: Sequence[Lever], facts: RunFacts) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import cli
 from benchmarks import h200_calls as calls
 from benchmarks import h200_decode as driver
 from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
@@ -20,8 +19,6 @@ from benchmarks.h200_training_steps import MODEL, Step
 from experiments import beside, prepare
 from experiments.campaign.files import read, shipped
 from experiments.campaign.spec import Campaign
-from experiments.commands import ab as ab_command
-from experiments.commands import stack as stack_command
 from experiments.environment import Device
 from experiments.exit_codes import Exit
 from experiments.registry.store import Registry
@@ -30,6 +27,7 @@ from experiments.stack import prepare as stack_prepare
 from experiments.stack.requests import StackRequest
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
+from tests.support import step_words
 
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096, 132, (9, 0)), "GPU-a")
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,18 +39,9 @@ def of_kind(*kinds: str) -> list[Step]:
 
 
 def asked(step: Step, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the command line makes of a step's words; trained weights are the shipped ones here."""
-    heard: list[Any] = []
-
-    def hear(request: Any, **_: Any) -> str:
-        heard.append(request)
-        return "inconclusive"
-
-    monkeypatch.setattr(ab_command, "_run", hear)
-    monkeypatch.setattr(stack_command, "_measure", lambda request, **_: heard.append(request) or 0)
+    """What a step asks for; trained weights are the shipped ones here."""
     words = [word.replace(MODEL, "shipped") for word in step.words]
-    assert cli.main(words) in (0, 3)
-    return heard[0]
+    return step_words.asked(words, monkeypatch)
 
 
 def compared(request: AbRequest) -> prepare.Comparison:

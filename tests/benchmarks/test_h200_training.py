@@ -7,19 +7,15 @@ import os
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import cli
 from benchmarks import h200_calls as calls
 from benchmarks import h200_training as driver
 from benchmarks.h200_training_evidence import Evidence, evidence_of, export, unfinished
 from benchmarks.h200_training_packing import restore, within
 from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, Scale, Step, steps
 from experiments import beside, bundles, prepare
-from experiments.commands import ab as ab_command
-from experiments.commands import stack as stack_command
 from experiments.environment import Device
 from experiments.registry.store import Registry
 from experiments.requests import AbRequest, SilentListener
@@ -29,6 +25,7 @@ from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
 from levers import catalog
 from levers.base import claims
+from tests.support import step_words
 
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096), "GPU-a")
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,26 +51,12 @@ def of_kind(kind: str, scale: Scale = FULL) -> list[Step]:
     return [one for one in steps(scale) if one.kind == kind]
 
 
-def asked(step: Step, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the command line makes of a step's words."""
-    heard: list[Any] = []
-
-    def hear(request: Any, **_: Any) -> str:
-        heard.append(request)
-        return "inconclusive"
-
-    monkeypatch.setattr(ab_command, "_run", hear)
-    monkeypatch.setattr(stack_command, "_measure", lambda request, **_: heard.append(request) or 0)
-    assert cli.main(list(step.words)) in (0, 3)
-    return heard[0]
-
-
 @pytest.mark.usefixtures("sets")
 @pytest.mark.parametrize("step", [*of_kind("ab"), *of_kind("screen")], ids=lambda step: step.name)
 def test_each_comparison_can_be_made_on_an_h200(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request: AbRequest = asked(step, monkeypatch)
+    request: AbRequest = step_words.asked(step.words, monkeypatch)
     one = prepare.compare(
         AbRequest(request.lever, "off", request.cand.split(",")[0], request.workload,
                   settings=request.settings, max_pairs=request.max_pairs, oracle=request.oracle),
@@ -91,7 +74,7 @@ def test_each_comparison_can_be_made_on_an_h200(
 def test_each_stack_can_be_made_on_an_h200(
     step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    request: StackRequest = asked(step, monkeypatch)
+    request: StackRequest = step_words.asked(step.words, monkeypatch)
     with Registry.open(tmp_path / "registry.db") as registry:
         found = stack_prepare.resolved(request, H200, registry, SilentListener())
     assert found.spec.blocks == 4

@@ -13,7 +13,7 @@ from experiments.stack.plan import (
     overlaps,
     waterfall,
 )
-from experiments.stack.prepare import wider
+from experiments.stack.policy import wider
 from levers.policy import Tolerance
 from tests.support.fake_arms import FakeLever
 

@@ -1,0 +1,97 @@
+"""What compared streams allow to claim: strict or near-tie, by the policy; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.parity.results import failed
+from experiments.parity.streams import Choice, Compared
+from experiments.parity_records import CheckResult
+from levers.policy import NEAR_TIE_GAP_NAT, GatingPolicy, ParityClass
+
+
+def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) -> CheckResult:
+    """Strict or near-tie, by the policy; the worst divergence is shown either way."""
+    worst = max(compared.divergences, key=lambda one: one.gap, default=None)
+    wrong, where = _wrong(compared, policy, strict=strict)
+    where = where or (worst.describe() if worst else "")
+    detail = _detail(compared, policy, strict=strict)
+    equal = compared.total - len(compared.divergences)
+    if wrong:
+        counts = (min(equal, compared.total - 1), compared.total)
+        return failed(name, wrong, where, counts, detail)
+    return CheckResult(
+        name=name,
+        status="passed",
+        passed=compared.total,
+        total=compared.total,
+        worst=f"{len(compared.divergences)} near-ties" if worst else "",
+        where=where,
+        detail=detail,
+        strongest=_strongest(compared),
+        figures={
+            "streams": compared.total,
+            "streams_equal": equal,
+            "near_ties": len(compared.divergences),
+            "near_ties_allowed": _allowed(compared, policy),
+            "worst_gap_nat": worst.gap if worst else 0.0,
+            "stops_elsewhere": len(compared.endings),
+            "reference_apart": compared.reference_apart,
+        },
+        digest=compared.digest,
+    )
+
+
+def _strongest(compared: Compared) -> ParityClass:
+    """What streams that passed leave possible: a gap beyond a near-tie's is a larger error."""
+    asked = (*compared.divergences, *compared.endings)
+    if not all(one.is_near(NEAR_TIE_GAP_NAT) for one in asked):
+        return ParityClass.TOLERATED
+    return ParityClass.LOSSLESS if compared.divergences else ParityClass.BYTE_EXACT
+
+
+def _allowed(compared: Compared, policy: GatingPolicy) -> int:
+    """So many streams may part at a near-tie."""
+    return int(policy.near_tie_share * compared.total + 1e-9) + compared.reference_apart
+
+
+def wide(choices: Sequence[Choice], policy: GatingPolicy) -> list[Choice]:
+    """Those that are no near-ties."""
+    return [one for one in choices if not one.is_near(policy.near_tie_gap_nat)]
+
+
+def _wrong(compared: Compared, policy: GatingPolicy, *, strict: bool) -> tuple[str, str]:
+    """Why the check fails, in words, and where if not at the worst divergence; empty if it passes.
+
+    A stream that parted by more than a near-tie fails there, so its end is not asked about.
+    """
+    parted, allowed = len(compared.divergences), _allowed(compared, policy)
+    if compared.shorter:
+        return compared.shorter[0], ""
+    if strict and parted:
+        return f"{compared.total - parted} of {compared.total} streams equal, all must be", ""
+    if parting := wide(compared.divergences, policy):
+        return f"{len(parting)} streams leave the reference's by more than a near-tie", ""
+    if parted > allowed:
+        return f"{parted} near-ties where {allowed} are allowed", ""
+    if stops := wide(compared.endings, policy):
+        first = max(stops, key=lambda one: one.gap)
+        said = f"{len(stops)} answers stop where the reference, on the same tokens, would go on"
+        return said, first.describe()
+    return "", ""
+
+
+def _detail(compared: Compared, policy: GatingPolicy, *, strict: bool) -> str:
+    equal = compared.total - len(compared.divergences)
+    ties = len(compared.divergences) - len(wide(compared.divergences, policy))
+    rule = "strict" if strict else f"near-ties allowed: {_allowed(compared, policy)}"
+    parts = [f"{equal}/{compared.total} streams equal, {ties} near-ties ({rule})"]
+    if compared.endings:
+        right = len(compared.endings) - len(wide(compared.endings, policy))
+        count = len(compared.endings)
+        parts.append(f"{count} stop elsewhere after one, {right} where the reference would, too")
+    if compared.reference_apart:
+        parts.append(
+            f"reference not deterministic: {compared.reference_apart} streams differ from itself"
+        )
+    return "; ".join(parts)
