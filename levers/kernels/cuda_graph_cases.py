@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -87,10 +88,25 @@ class Replayed:
             return captured(work)
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A captured graph, what it was captured from (whose buffers it uses), and its results."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Callable[[], Tensors]
+    results: Tensors
+
+    def __call__(self) -> Tensors:
+        """Run the graph; the results are the same tensors each time."""
+        self.graph.replay()
+        return self.results
+
+
 def captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
     """A function that replays what ``work`` launched, and returns the tensors that it returned.
 
-    The stream that is captured is warmed up itself, so that its work spaces are there.
+    The stream that is captured is warmed up itself, so that its work spaces are there. A graph owns
+    no buffer that was allocated before its capture, so the function keeps ``work`` alive.
     """
     stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -101,12 +117,7 @@ def captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         results = work()
     torch.cuda.current_stream().wait_stream(stream)
-
-    def replay() -> Tensors:
-        graph.replay()
-        return results
-
-    return replay
+    return Replay(graph, work, results)
 
 
 def _outlier(tensors: Tensors) -> None:

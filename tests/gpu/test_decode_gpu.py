@@ -171,6 +171,17 @@ def test_the_graph_levers_op_cases_hold() -> None:
         assert result.status == "passed", f"{case.name}: {result.fault}"
 
 
+def test_a_replay_keeps_the_buffers_that_were_allocated_before_its_capture() -> None:
+    (case, *_) = CUDA_GRAPH.op_cases("on", "cuda:0")
+    inputs = case.inputs(5)
+    first, again = case.outputs(inputs), case.outputs(inputs)
+    case.candidate(inputs, first)
+    taken = [torch.full((size,), math.nan, device="cuda") for size in (64, 128, 256, 512) * 64]
+    case.candidate(inputs, again)
+    assert all(map(torch.equal, first, again))
+    assert all(one.isnan().all() for one in taken)
+
+
 def test_a_named_size_is_loaded_without_a_second_copy() -> None:
     config = NAMED["random-4b"]
     device = torch.device("cuda:0")
