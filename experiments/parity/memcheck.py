@@ -135,6 +135,7 @@ def judge(
     )
     if not answered:
         return not_run(NAME, detail)
+    seconds = {f"seconds_{tool}": round(one.seconds, 1) for tool, one in reports.items()}
     bad = {tool: one for tool, one in answered.items() if one.errors}
     counts = (len(answered) - len(bad), len(answered))
     if bad:
@@ -145,7 +146,8 @@ def judge(
             for kernel, number in one.kernels.most_common(MOST_KERNELS)
         )
         words = f"{report.errors} errors: {report.first_error}"
-        return failed(NAME, words, tool, counts, "; ".join(filter(None, (detail, named))))
+        result = failed(NAME, words, tool, counts, "; ".join(filter(None, (detail, named))))
+        return result.model_copy(update={"figures": seconds})
     return CheckResult(
         name=NAME,
         status="passed",
@@ -158,7 +160,7 @@ def judge(
             "op_cases_taken": taken[0],
             "op_cases": taken[1],
             SET_ASIDE: sum(sum(one.set_aside.values()) for one in answered.values()),
-            **{f"seconds_{tool}": round(one.seconds, 1) for tool, one in reports.items()},
+            **seconds,
         },
     )
 
