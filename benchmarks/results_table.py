@@ -120,9 +120,12 @@ def stack_rows(path: Path, root: Path) -> Iterator[str]:
 
 
 def title(record: RunRecord, named: str) -> str:
-    """The lever; of a set its members too, as its witness names them."""
-    plans = next((one.plans for one in record.witnesses if one.arm == "cand"), {})
-    members = dict.fromkeys(MEMBER.findall("; ".join(plans.values())))
+    """The lever; of a set its members too, as its witnesses name them.
+
+    A member whose work another one takes in shows in the reference's paths alone.
+    """
+    plans = [plan for one in record.witnesses for plan in one.plans.values()]
+    members = dict.fromkeys(MEMBER.findall("; ".join(plans)))
     return f"`{named}`" + (f"<br>({', '.join(members)})" if members else "")
 
 

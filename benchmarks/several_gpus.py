@@ -7,11 +7,12 @@ One process for each GPU: DDP and ZeRO-1 around AdamW, bf16 autocast, every rank
 samples. Each figure is one fresh group of processes with the named levers on in it. The largest
 batch at 0.75 of the device comes from the line through the peaks that were measured (from a closed
 form where there are not two) and is then run. A lever that fails on one rank shows that it is named
-and that nothing is left running. At the end ``levergate ab`` decides the
-whole set of levers (or that of ``--ab-levers``) against the reference on all GPUs.
+and that nothing is left running. At the end ``levergate ab`` decides the whole set of levers (or
+that of ``--ab-levers``) against the reference on all GPUs; the run itself is exported as any other.
 
-``OUT/several_gpus.json`` holds what is known after each step; the same call goes on from there, and
-ends with exit code 3 where the time limit came first. Figures of other levers are not gone on with.
+``OUT/several_gpus.json`` holds what is known after each step, and ``several_gpus.md`` shows it. The
+same call goes on from there, and ends with exit code 3 where the time limit came first. Figures of
+other levers are not gone on with.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import psutil
 
 from benchmarks import failing_rank, whole_stack
+from benchmarks.several_gpus_page import page, report
 from benchmarks.several_gpus_steps import (
     CLOSED_FORM,
     HEAD,
@@ -217,26 +219,10 @@ def take_verdict(book: Book, options: argparse.Namespace) -> bool:
     if code not in DECIDED:
         print(f"no verdict, exit code {code}: {out.strip()} {err.strip()}", flush=True)
         return False
-    answer = json.loads(out)
+    answer = {name: value for name, value in json.loads(out).items() if name != "record"}
     book.write("verdict", {"exit_code": code, "levers": options.ab_levers, **answer})
     print(f"verdict: {answer.get('outcome')} {answer.get('reason')} {err.strip()}", flush=True)
     return True
-
-
-def report(book: Book) -> str:
-    """All that is known, as text."""
-    rows = book.rows()
-    lines = [HEAD, *(line(row, rows) for row in rows)]
-    for name, one in book.found.items():
-        if name.startswith("largest "):
-            seen = one["measured_share"]
-            shown = "not measured" if seen is None else f"measured {100 * seen:.1f} %"
-            lines.append(
-                f"{name}: {one['bs']} a GPU by {one.get('source', CLOSED_FORM)}, "
-                f"{100 * one['expected_share']:.1f} % of the device; {shown}, "
-                f"target {100 * one['target_share']:.0f} %"
-            )
-    return "\n".join(lines)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -291,7 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             take_verdict(book, options),
         ]
     )
-    print(f"\n{report(book)}")
+    write_atomically(book.path.with_suffix(".md"), page(book.found))
+    print(f"\n{report(book.found)}")
     wrong = book.found.get("failing rank", {}).get("right") is False
     return 1 if wrong else 0 if done else UNFINISHED
 

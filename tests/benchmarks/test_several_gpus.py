@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import failing_rank, several_gpus, whole_stack
+from benchmarks.several_gpus_page import page, report
 from benchmarks.several_gpus_steps import (
     CLOSED_FORM,
     PUBLIC,
@@ -15,6 +16,7 @@ from benchmarks.several_gpus_steps import (
     efficiency,
     expected_bytes,
     fixed_bytes,
+    line,
     memory_of,
     row_of,
     within,
@@ -117,8 +119,7 @@ def test_the_largest_batch_is_run_and_said_with_its_share_and_the_target(
     assert (found["expected_share"], found["measured_share"]) == pytest.approx((0.7, 0.74))
     assert several_gpus.take_largest(book, "slat_flow", options)
     assert len(asked) == 1  # it is known
-    only = several_gpus.Book(tmp_path / "x.json", 0.0, {"largest slat_flow": found})
-    said = several_gpus.report(only)
+    said = report({"largest slat_flow": found})
     assert "6 a GPU by the line through the peaks measured at bs 2, 4, 70.0 %" in said
     assert "measured 74.0 %, target 75 %" in said
 
@@ -187,10 +188,17 @@ def test_an_ab_that_came_to_no_end_is_told_and_asked_for_again(
     assert book.found["verdict"]["outcome"] == "gated-OFF"
 
 
+def test_the_page_beside_the_record_is_what_the_record_says() -> None:
+    written = RECORD.with_suffix(".md").read_text()
+    assert written == page(RECORDED)
+    assert "default-ON whole_stack=on" in written
+    assert "a rank that fails: as wanted" in written
+
+
 def test_the_table_shows_failures_and_the_published_memory() -> None:
     failed = row_of(point(bs=12), H200, TaskResult(failure="out-of-memory", message="no"), 1.0)
-    assert "out-of-memory: no" in several_gpus.line(failed, [failed])
-    assert " 105 " in several_gpus.line(row(8, 125.0), [])
+    assert "out-of-memory: no" in line(failed, [failed])
+    assert " 105 " in line(row(8, 125.0), [])
 
 
 def test_a_set_of_levers_becomes_one_that_is_bound_to_their_sources(
