@@ -1,4 +1,4 @@
-"""Attention of packed samples through a chosen kernel, differentiable, without copies of views.
+"""Attention of packed samples through a chosen kernel, differentiable.
 
 Shapes: B samples, N packed query rows, M packed key rows, H heads, D head dim; L rows of a sample.
 
@@ -26,6 +26,12 @@ State: TypeAlias = tuple[Tensor | None, ...]
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Something for each of queries, keys and values."""
+
+COMPILED = "CompiledFunctionBackward"
+"""The node of a region that ``torch.compile`` made."""
+
+NODES_BACK = 3
+"""Nodes between a tensor and what made its buffer, at most: views of it."""
 
 HALVES = (torch.bfloat16, torch.float16)
 HEAD_DIM_STEP = 8
@@ -97,8 +103,35 @@ class Kernel(Protocol):
         """The gradients of q, k and v."""
 
 
+def without_the_rest(x: Tensor) -> Tensor:
+    """The tensor, or a copy of it where its buffer is larger and nothing else keeps that.
+
+    A view that is kept for a backward keeps all of its buffer: values alone would keep the packed
+    projection, three times as much. A fused norm keeps the projection for its own backward and says
+    so (``keeps_packed``), and so do compiled regions, which have it from their own forward.
+    """
+    own = x.numel() * x.element_size()
+    if x.untyped_storage().nbytes() <= own or _kept_anyway(x):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _kept_anyway(x: Tensor) -> bool:
+    """Whether one of the last nodes that the tensor comes from keeps its buffer."""
+    node = x.grad_fn
+    for _ in range(NODES_BACK):
+        if node is None:
+            return False
+        if getattr(node, "keeps_packed", False) or type(node).__name__ == COMPILED:
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
+
+
 def run(ctx: Any, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, cut: Cut) -> Tensor:
     """The forward of a backend's autograd Function: ``[N, H, D]``."""
+    if any(ctx.needs_input_grad):
+        q, k, v = map(without_the_rest, (q, k, v))
     shaped = cut.view(q, cut.queries), cut.view(k, cut.keys), cut.view(v, cut.keys)
     out, state = kernel.forward(*shaped, cut)
     out_NHD = out.flatten(0, 1) if cut.dense else out

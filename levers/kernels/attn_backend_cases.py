@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,15 +78,39 @@ def keys_backwards(q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layou
     return by_flash(q, turned_k, turned_v, queries, keys)
 
 
+class KeptProjection(torch.autograd.Function):
+    """Keys and values as views of a packed projection that its maker keeps, as fused norms do."""
+
+    @staticmethod
+    def forward(ctx: Any, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Two views ``[M, H, D]`` of ``[M, 2, H, D]``."""
+        ctx.keeps_packed = True
+        return kv[:, 0], kv[:, 1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
+        """One packed gradient."""
+        return torch.stack(grads, 1)
+
+
 @dataclass(frozen=True)
 class AttentionCase:
-    """One case; its methods are the callables of an :class:`levers.base.OpCase`."""
+    """One case; its methods are the callables of an :class:`levers.base.OpCase`.
+
+    Attributes:
+        queries, keys: rows of each sample.
+        device: where the inputs lie.
+        q_factor: on the queries.
+        v_shift: added to the values.
+        kept: whether the packed projection is kept by what made it; else values are copied.
+    """
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
     device: str
     q_factor: float = 1.0
     v_shift: float = 0.0
+    kept: bool = True
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -109,11 +134,12 @@ class AttentionCase:
 
     def compute(self, launch: Launch, inputs: Tensors) -> Tensors:
         """Output and gradients, as autograd computes them."""
-        q, kv, grad = inputs
-        leaves = [one.detach().requires_grad_() for one in (q, kv[:, 0], kv[:, 1])]
+        q, kv = (one.detach().requires_grad_() for one in inputs[:2])
+        k, v = KeptProjection.apply(kv) if self.kept else kv.unbind(1)  # type: ignore[no-untyped-call]
         queries, keys = (Samples.of(one, q.device) for one in (self.queries, self.keys))
-        out = launch(leaves[0], leaves[1], leaves[2], queries, keys)
-        return (out.detach(), *torch.autograd.grad(out, leaves, grad))
+        out = launch(q, k, v, queries, keys)
+        dq, dkv = torch.autograd.grad(out, (q, kv), inputs[2])
+        return (out.detach(), dq, *dkv.unbind(1))
 
     def write(self, launch: Launch, inputs: Tensors, outputs: Tensors) -> None:
         """The same into given tensors."""
@@ -136,6 +162,7 @@ def op_cases(setting: str, device: str) -> Sequence[OpCase]:
         "self, equal lengths": make((512,) * 3, (512,) * 3),
         "cross, equal lengths": make((512,) * 3, (77,) * 3),
         "cross, ragged on equal": make((601, one, 257), (300,) * 3),
+        "self, ragged, copied": make(ragged, ragged, kept=False),
         "self, large scores": make(ragged, ragged, q_factor=LARGE_LOGITS),
         "self, values of large mean": make(ragged, ragged, v_shift=LARGE_MEAN),
     }

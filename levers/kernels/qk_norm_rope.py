@@ -130,6 +130,7 @@ class FusedQkNormRope(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Contiguous queries and keys from rows with any row and head stride; a view of values."""
         ctx.save_for_backward(q_NHD, packed, gamma_q_HD, gamma_k_HD, turn_NP2)
+        ctx.keeps_packed = True
         q, k, v = unpacked(q_NHD, packed)
         if packed.device.type == "cuda":
             from levers.kernels.qk_norm_rope_triton import forward_triton

@@ -79,7 +79,7 @@ def test_the_witness_names_the_backward_and_its_count() -> None:
 @pytest.mark.parametrize("setting", ONS)
 def test_the_cases_cover_ragged_and_equal_lengths_and_a_sample_of_one_token(setting: str) -> None:
     cases = LEVER.op_cases(setting, "cpu")
-    assert len({case.name for case in cases}) == len(cases) == 7
+    assert len({case.name for case in cases}) == len(cases) == 8
     assert all(len(case.reorderings) == 1 for case in cases)
 
 

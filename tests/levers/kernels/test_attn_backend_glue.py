@@ -21,6 +21,7 @@ from levers.kernels import attn_backend
 from levers.kernels.attn_backend import PackedAttention, cut_of, function_of, refuse
 from levers.kernels.attn_backend_cases import AttentionCase, Samples, per_sample
 from levers.kernels.attn_backend_needs import NEEDS, missing_packages
+from levers.kernels.qk_norm_rope import qk_norm_rope
 
 RAGGED = ((5, 1, 7), (3, 2, 6))
 EQUAL = ((4, 4), (6, 6))
@@ -73,7 +74,9 @@ def test_each_backend_gives_attention_and_its_gradients(
 
 
 @pytest.mark.parametrize("backend", NEEDS)
-def test_values_reach_the_kernel_as_a_view_and_are_never_copied(calls: Calls, backend: str) -> None:
+def test_values_of_a_projection_that_is_kept_reach_the_kernel_as_a_view(
+    calls: Calls, backend: str
+) -> None:
     for queries, keys in (RAGGED, EQUAL):
         case = AttentionCase(queries, keys, "cpu")
         q, kv, grad = case.inputs(0)
@@ -84,6 +87,53 @@ def test_values_reach_the_kernel_as_a_view_and_are_never_copied(calls: Calls, ba
             assert v.untyped_storage().data_ptr() == kv.untyped_storage().data_ptr()
             assert v.stride(-1) == 1
         calls.clear()
+
+
+def projection(maker: str) -> tuple[Tensor, Tensor, Tensor]:
+    """A projection ``[5, 3, 2, 8]``, and the values that a maker leaves of it."""
+    packed = torch.randn(5, 3, 2, 8, requires_grad=True)
+    gamma = torch.ones(2, 8, requires_grad=True)
+    if maker == "fused":
+        q, _, v = qk_norm_rope(None, packed, gamma, gamma, None)
+        return packed, q, v
+    by = torch.compile(split, backend="aot_eager") if maker == "compiled" else split
+    q, v = by(packed, gamma)
+    return packed, q, v
+
+
+def split(packed: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    twice = packed * 1.0
+    q, _, v = twice.unbind(1)
+    return torch.nn.functional.normalize(q, dim=-1) * gamma, v
+
+
+@pytest.mark.parametrize(("maker", "copied"), [("fused", 0), ("compiled", 0), ("split", 1)])
+def test_values_are_copied_only_where_they_alone_would_keep_the_projection(
+    maker: str, copied: bool
+) -> None:
+    packed, q, v = projection(maker)
+    assert v.untyped_storage().nbytes() == packed.nbytes
+    alone = attn_backend.without_the_rest(v)
+    assert attn_backend.without_the_rest(q) is q
+    assert (alone is not v) == copied
+    assert torch.equal(alone, v)
+    assert alone.untyped_storage().nbytes() == (v.nbytes if copied else packed.nbytes)
+
+
+@pytest.mark.parametrize("backend", NEEDS)
+def test_what_is_kept_for_a_backward_holds_no_larger_buffer(calls: Calls, backend: str) -> None:
+    samples = Samples.of((3, 2), "cpu"), Samples.of((3, 2), "cpu")
+    _, q, v = projection("split")
+    held: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: held.append(one) or one, lambda x: x):
+        out = PackedAttention(backend)(q, q, v, *samples)
+    assert calls
+    assert held
+    assert all(one.untyped_storage().nbytes() <= max(one.nbytes, out.nbytes) for one in held)
+    calls.clear()
+    PackedAttention(backend)(q.detach(), q.detach(), v.detach(), *samples)
+    seen = next(seen["v"] for _, seen in calls if "v" in seen)
+    assert seen.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("backend", NEEDS)
