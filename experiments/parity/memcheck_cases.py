@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.parity.memcheck_choice import chosen
 from experiments.parity.sanitizer_doubts import MEMORY, MemoryAnswer
-from experiments.parity.sanitizer_report import END
+from experiments.parity.sanitizer_report import CASE, END
 from experiments.tasks import Task
 
 PRODUCTS = ((256, 256, 256), (1024, 1536, 1536), (512, 8192, 1536), (4096, 1536, 8192))
@@ -28,6 +28,7 @@ def run_cases(path: Path) -> None:
 
     task = Task.model_validate_json(path.read_text())
     for case in chosen(op.cases_of(task)):
+        print(f"{CASE}{case.name}", flush=True)
         poisoned(case, case.candidate, case.inputs(task.seed))
     torch.cuda.synchronize()
     print(END, flush=True)

@@ -13,7 +13,7 @@ from benchmarks.whole_stack import together
 from experiments.parity import memcheck, sanitizer_tool
 from experiments.parity.bench import Bench
 from experiments.parity.memcheck import judge
-from experiments.parity.sanitizer_report import END, Report
+from experiments.parity.sanitizer_report import CASE, END, Report
 from experiments.parity.sanitizer_tool import run_tool, sanitizer_environment
 from experiments.tasks import Task
 from levers import catalog
@@ -147,20 +147,26 @@ def test_what_a_tool_says_is_read(fake_tool: Path) -> None:
     assert "Race reported" in raced.first_error
 
 
-def test_a_tool_that_shows_no_further_finding_is_ended(
+def test_a_tool_that_has_shown_findings_enough_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "compute-sanitizer"
     path.write_text(
         "#!/bin/sh\n"
-        "yes '========= Invalid __global__ write of size 4 bytes' | head -n 1000\n"
+        "yes '========= Invalid __global__ write of size 4 bytes' | head -n 998\n"
         "sleep 600\n"
     )
     path.chmod(path.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setattr(sanitizer_tool, "LOOK_EVERY_S", 0.1)
     ended = run_tool(str(path), "memcheck", ["task.json"], os.environ)
-    assert (ended.code, ended.errors) == (None, 1000)
+    assert (ended.code, ended.errors) == (None, 998)
     assert ended.seconds < 60
+
+
+def test_a_tool_that_is_not_through_says_in_which_case_it_was() -> None:
+    report = Report(None, f"{CASE}narrow: 2 x 8\n{CASE}wide: 7 x 8\n")
+    assert report.errors is None
+    assert report.why_unfinished(150) == "not through after 150 s (in wide: 7 x 8, case 2)"
 
 
 LEAVES = """
