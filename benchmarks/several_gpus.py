@@ -195,7 +195,7 @@ def take_failure(book: Book, options: argparse.Namespace) -> bool:
 
 def take_verdict(book: Book, options: argparse.Namespace) -> bool:
     """The whole set against the reference, decided by levergate on all GPUs; it resumes a run."""
-    if book.has("verdict") or not options.ab_levers:
+    if book.has("verdict") or options.no_ab or not options.ab_levers:
         return True
     whole_stack.plugin(options.out / "levers", options.ab_levers)
     settings = {**steps_of(options, options.workload[0]), "bs": str(options.ab_bs)}
@@ -237,6 +237,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         "--ab-levers", default="", metavar="A=ON,B=ON", help="of the A/B, if others"
     )
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--no-ab", action="store_true", help="figures alone, no verdict")
     parser.add_argument("--pairs", type=int, default=6, help="of the A/B")
     parser.add_argument("--parity-jobs", type=int, help="groups of ranks at once in its parity")
     parser.add_argument("--ab-bs", type=int, default=8, help="batch of the A/B for each GPU")

@@ -188,6 +188,15 @@ def test_an_ab_that_came_to_no_end_is_told_and_asked_for_again(
     assert book.found["verdict"]["outcome"] == "gated-OFF"
 
 
+def test_without_an_ab_the_figures_are_all_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(several_gpus, "within", lambda *_: pytest.fail("no A/B was asked for"))
+    words = ["--rehearse", "--levers", "segment_sum_broadcast=on", "--no-ab"]
+    options = several_gpus.parsed([*words, "--out", str(tmp_path)])
+    assert several_gpus.take_verdict(several_gpus.Book.open(tmp_path, 100.0), options)
+
+
 def test_the_page_beside_the_record_is_what_the_record_says() -> None:
     written = RECORD.with_suffix(".md").read_text()
     assert written == page(RECORDED)
