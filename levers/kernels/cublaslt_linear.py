@@ -18,7 +18,7 @@ from torch import Tensor
 
 from levers.errors import BadParameter
 from levers.kernels.cublaslt_ops import input_grad, linear, weight_grad
-from levers.kernels.linear_grads import Precision, column_sums, rounded
+from levers.kernels.linear_grads import Precision, cast, column_sums, rounded
 
 NAMED = ("matmul", "stream")
 """The attributes of a precision."""
@@ -63,7 +63,7 @@ class TunedLinear(torch.autograd.Function):
     ) -> Tensor:
         """``[N, F]`` in ``stream``, multiplied in ``matmul``."""
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        x, (weight, bias) = x_NC.to(matmul), rounded(weight_FC, bias_F, matmul)
+        x, (weight, bias) = cast(x_NC, matmul), rounded(weight_FC, bias_F, matmul)
         ctx.matmul, ctx.narrow = matmul, narrow
         ctx.dtypes = x_NC.dtype, weight_FC.dtype, None if bias_F is None else bias_F.dtype
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
@@ -75,12 +75,12 @@ class TunedLinear(torch.autograd.Function):
         """The gradients of x, weight and bias in their dtypes."""
         x, weight = ctx.saved_tensors
         x_dtype, weight_dtype, bias_dtype = ctx.dtypes
-        grad = grads[0].to(ctx.matmul)
+        grad = cast(grads[0], ctx.matmul)
         dx = None if weight is None else input_grad(grad, weight, x_dtype)
         dweight = None
         if x is not None:
             dtype = ctx.matmul if ctx.narrow else weight_dtype
-            dweight = weight_grad(grad, x, dtype).to(weight_dtype)
+            dweight = cast(weight_grad(grad, x, dtype), weight_dtype)
         dbias = column_sums(grad, bias_dtype) if ctx.needs_input_grad[2] else None
         return dx, dweight, dbias, None, None, None
 

@@ -32,7 +32,7 @@ from levers.kernels.cublaslt_ops import (
     linear_gelu,
     weight_grad,
 )
-from levers.kernels.linear_grads import column_sums, rounded
+from levers.kernels.linear_grads import cast, column_sums, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Fusion:
 
 def gelu(h_NF: Tensor) -> Tensor:
     """GELU in its tanh form: our kernel on CUDA, plain PyTorch elsewhere."""
-    if h_NF.device.type == "cuda":
+    if h_NF.is_cuda:
         from levers.kernels.mlp_hidden_triton import gelu_triton
 
         return gelu_triton(h_NF)
@@ -88,12 +88,14 @@ class EpilogueMlp(torch.autograd.Function):
         """``[N, C]`` in ``stream``, multiplied in ``matmul``; the hidden layer is in ``stream``."""
         needs_x, needs_up, needs_up_bias, needs_down, _ = ctx.needs_input_grad[:5]
         inside = needs_x or needs_up or needs_up_bias
-        x, (up, up_bias) = x_NC.to(matmul), rounded(up_FC, up_bias_F, matmul)
+        x, (up, up_bias) = cast(x_NC, matmul), rounded(up_FC, up_bias_F, matmul)
         down, down_bias = rounded(down_CF, down_bias_C, matmul)
         active, h = hidden(x, up, up_bias, stream, in_forward)
-        active = active.to(matmul)
+        active = cast(active, matmul)
         ctx.matmul, ctx.sums = matmul, sums
-        ctx.dtypes = tuple(one.dtype for one in (x_NC, up_FC, up_bias_F, down_CF, down_bias_C))
+        ctx.dtypes = (
+            x_NC.dtype, up_FC.dtype, up_bias_F.dtype, down_CF.dtype, down_bias_C.dtype,
+        )  # fmt: skip
         ctx.save_for_backward(
             x if needs_up else None,
             up if needs_x else None,
@@ -110,13 +112,13 @@ class EpilogueMlp(torch.autograd.Function):
         x, up, h, active, down = ctx.saved_tensors
         _, _, needs_up_bias, _, needs_down_bias = ctx.needs_input_grad[:5]
         x_dtype, up_dtype, up_bias_dtype, down_dtype, down_bias_dtype = ctx.dtypes
-        grad = grads[0].to(ctx.matmul)
+        grad = cast(grads[0], ctx.matmul)
         dx = dup = dup_bias = None
         if h is not None:
             dh, sums = gelu_grad(grad, down, h, needs_up_bias and ctx.sums)
             if needs_up_bias:
-                dup_bias = sums.to(up_bias_dtype) if ctx.sums else column_sums(dh, up_bias_dtype)
-            dh = dh.to(ctx.matmul)
+                dup_bias = cast(sums, up_bias_dtype) if ctx.sums else column_sums(dh, up_bias_dtype)
+            dh = cast(dh, ctx.matmul)
             dx = None if up is None else input_grad(dh, up, x_dtype)
             dup = None if x is None else weight_grad(dh, x, up_dtype)
         ddown = None if active is None else weight_grad(grad, active, down_dtype)

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from levers.kernels import cublaslt_ops
 from levers.kernels import cublaslt_products as products
 from levers.kernels.cublaslt_abi import Epilogue, Kind
 from levers.kernels.cublaslt_linear import TunedLinears
@@ -119,7 +121,7 @@ def test_the_library_takes_rows_on_cuda_and_sides_of_eight() -> None:
     assert not products.on_library(rows, 8, 16)
 
     class Cuda:
-        device = torch.device("cuda", 0)
+        is_cuda = True
 
         def __init__(self, count: int) -> None:
             self.count = count
@@ -130,6 +132,48 @@ def test_the_library_takes_rows_on_cuda_and_sides_of_eight() -> None:
     assert products.on_library(Cuda(24), 8, 16)  # type: ignore[arg-type]
     assert not products.on_library(Cuda(24), 8, 12)  # type: ignore[arg-type]
     assert not products.on_library(Cuda(0), 8, 16)  # type: ignore[arg-type]
+
+
+def test_a_compilers_stand_in_of_a_cuda_tensor_is_on_the_library_too() -> None:
+    with FakeTensorMode():
+        assert products.on_library(torch.empty(3, 8, device="cuda"), 8, 16)
+        assert not products.on_library(torch.empty(3, 8), 8, 16)
+
+
+def test_the_same_shapes_are_the_same_problem_object() -> None:
+    x, weight, _, grad, _ = inputs(BF16)
+    for make in (
+        lambda: products.linear_problem(x, weight, BF16, Epilogue.BIAS),
+        lambda: products.input_problem(grad, weight, BF16, Epilogue.DEFAULT),
+        lambda: products.weight_problem(grad, x, FP32),
+    ):
+        assert make() is make()
+    forms = {
+        products.linear_problem(rows, weight, dtype, epilogue)
+        for rows in (x, x[:4])
+        for dtype in (BF16, FP32)
+        for epilogue in (Epilogue.BIAS, Epilogue.DEFAULT)
+    }
+    assert len(forms) == 8
+
+
+def test_the_operator_is_called_inside_a_compiled_region_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, weight, bias, grad, h = inputs(FP32)
+    calls = {
+        "linear": (x, weight, bias, FP32),
+        "linear_gelu": (x, weight, bias, FP32),
+        "input_grad": (grad, weight, FP32),
+        "gelu_grad": (grad, weight, h, True),
+        "weight_grad": (grad, x, FP32),
+    }
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
+        for name, arguments in calls.items():
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+                getattr(cublaslt_ops, name)(*arguments)
+            assert (f"levergate::{name}" in {one.name for one in seen.events()}) == compiling
 
 
 def test_operands_of_any_stride_are_made_dense_for_the_library(emulated: Emulated) -> None:
