@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from levers.kernels.row_blocks_triton import sum_partials, with_unit_stride
+from levers.kernels.row_blocks_triton import block_count, sum_partials, with_unit_stride
 
 ROWS = 64
 TILE_ROWS = 8
@@ -90,7 +90,7 @@ def column_sums_triton(rows_NF: Tensor, dtype: torch.dtype) -> Tensor:
     """
     rows_NF = with_unit_stride(rows_NF)
     rows, channels = rows_NF.shape
-    blocks, slots = triton.cdiv(channels, BLOCK_C), max(1, triton.cdiv(rows, ROWS))
+    blocks, slots = block_count(channels, BLOCK_C), max(1, block_count(rows, ROWS))
     partial_KPC = rows_NF.new_empty((1, slots, channels), dtype=torch.float32)
     _column_sums[(blocks * slots,)](
         rows_NF,
@@ -110,15 +110,17 @@ def column_sums_triton(rows_NF: Tensor, dtype: torch.dtype) -> Tensor:
 def rounded_triton(weight_FC: Tensor, bias_F: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """One launch: weight and bias in ``dtype``, both contiguous."""
     weight_FC, bias_F = weight_FC.contiguous(), bias_F.contiguous()
-    weight, bias = (torch.empty_like(one, dtype=dtype) for one in (weight_FC, bias_F))
-    weight_blocks = triton.cdiv(weight.numel(), CAST_BLOCK)
-    _cast_both[(weight_blocks + triton.cdiv(bias.numel(), CAST_BLOCK),)](
+    weight = torch.empty_like(weight_FC, dtype=dtype)
+    bias = torch.empty_like(bias_F, dtype=dtype)
+    weights, biases = weight.numel(), bias.numel()
+    weight_blocks = block_count(weights, CAST_BLOCK)
+    _cast_both[(weight_blocks + block_count(biases, CAST_BLOCK),)](
         weight_FC,
         bias_F,
         weight,
         bias,
-        weight.numel(),
-        bias.numel(),
+        weights,
+        biases,
         weight_blocks,
         BLOCK=CAST_BLOCK,
         num_warps=CAST_WARPS,
