@@ -15,7 +15,7 @@ KERNELS: tuple[tuple[Group, str], ...] = (
     ("communication", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
     (
         "copies",
-        r"^memcpy|^memset|copy_kernel_cuda|copy_device_to_device|CatArrayBatchedCopy|^_cast(_both)?$",
+        r"^memcpy|^memset|copy_kernel_cuda|copy_device_to_device|CatArrayBatchedCopy|^_cast(_both|_four)?$",
     ),
     ("optimiser", r"adam|multi_tensor_apply|foreach|lamb(?!da)"),
     (

@@ -54,7 +54,7 @@ def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     wide = torch.promote_types(left.dtype, dtype)
     if wide == left.dtype:
         return torch.mm(left, right).to(dtype)
-    if left.device.type == "cuda":
+    if left.is_cuda:
         return torch.mm(left, right, out_dtype=wide).to(dtype)
     return torch.mm(left.to(wide), right.to(wide)).to(dtype)
 
@@ -79,6 +79,18 @@ def rounded(
 
         return rounded_triton(weight_FC, bias_F, dtype)
     return cast(weight_FC, dtype), cast(bias_F, dtype)
+
+
+def rounded_two(
+    weight: Tensor, bias: Tensor, other: Tensor, other_bias: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Two Linears' weights and biases in ``dtype``, on CUDA by one launch if none of them is."""
+    given = (weight, bias, other, other_bias)
+    if weight.is_cuda and dtype not in [one.dtype for one in given]:
+        from levers.kernels.linear_grads_triton import rounded_four_triton
+
+        return rounded_four_triton(*given, dtype)
+    return *rounded(weight, bias, dtype), *rounded(other, other_bias, dtype)
 
 
 class FusedLinear(torch.autograd.Function):

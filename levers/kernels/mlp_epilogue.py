@@ -32,7 +32,7 @@ from levers.kernels.cublaslt_ops import (
     linear_gelu,
     weight_grad,
 )
-from levers.kernels.linear_grads import cast, column_sums, rounded
+from levers.kernels.linear_grads import cast, column_sums, rounded_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,9 @@ class EpilogueMlp(torch.autograd.Function):
         """``[N, C]`` in ``stream``, multiplied in ``matmul``; the hidden layer is in ``stream``."""
         needs_x, needs_up, needs_up_bias, needs_down, _ = ctx.needs_input_grad[:5]
         inside = needs_x or needs_up or needs_up_bias
-        x, (up, up_bias) = cast(x_NC, matmul), rounded(up_FC, up_bias_F, matmul)
-        down, down_bias = rounded(down_CF, down_bias_C, matmul)
+        x = cast(x_NC, matmul)
+        parameters = (up_FC, up_bias_F, down_CF, down_bias_C)
+        up, up_bias, down, down_bias = rounded_two(*parameters, matmul)
         active, h = hidden(x, up, up_bias, stream, in_forward)
         active = cast(active, matmul)
         ctx.matmul, ctx.sums = matmul, sums

@@ -140,7 +140,7 @@ class FusedQkNormRope(torch.autograd.Function):
         """Contiguous queries and keys from rows with any row and head stride; a view of values."""
         ctx.save_for_backward(q_NHD, packed, gamma_q_HD, gamma_k_HD, turn_NP2)
         q, k, v = unpacked(q_NHD, packed)
-        if packed.device.type == "cuda":
+        if packed.is_cuda:
             from levers.kernels.qk_norm_rope_triton import forward_triton
 
             return *forward_triton(q, k, gamma_q_HD, gamma_k_HD, turn_NP2), v
@@ -151,7 +151,7 @@ class FusedQkNormRope(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor, None]:
         """Gradients of the rows in their dtype, of the gammas in theirs."""
         q, packed, gamma_q, gamma_k, turn = ctx.saved_tensors
-        if packed.device.type == "cuda":
+        if packed.is_cuda:
             from levers.kernels.qk_norm_rope_grad_triton import backward_triton
 
             computed = backward_triton(q, packed, gamma_q, gamma_k, turn, grads)

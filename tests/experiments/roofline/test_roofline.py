@@ -92,6 +92,7 @@ def test_a_kernel_is_classed_by_its_name(name: str, group: Group) -> None:
         ("_column_sums", "reductions"),
         ("_sum_partials", "reductions"),
         ("_cast_both", "copies"),
+        ("_cast_four", "copies"),
         (
             "void at::native::unrolled_elementwise_kernel<at::native::bfloat16_copy_kernel_cuda",
             "copies",
