@@ -50,7 +50,7 @@ OPERATORS: tuple[tuple[Group, str], ...] = (
     (
         "gemm",
         r"aten::(addmm|mm|bmm|baddbmm|matmul|linear|_scaled_mm|mkldnn_linear)$|mkldnn|mkl_"
-        r"|^levergate::(linear|linear_gelu|input_grad|gelu_grad|weight_grad)$",
+        r"|^levergate::(linear|linear_gelu|input_grad|gelu_grad|weight_grad|both_grads)$",
     ),
     ("copies", r"aten::(copy_|_to_copy|clone|cat|contiguous|to)$"),
     (

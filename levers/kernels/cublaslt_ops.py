@@ -45,6 +45,10 @@ def _weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
     return grad_NF.new_empty((grad_NF.shape[1], x_NC.shape[1]), dtype=dtype)
 
 
+def _both_grads(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return _weight_grad(grad_NF, x_NC, dtype), grad_NF.new_empty(grad_NF.shape[1], dtype=dtype)
+
+
 LIBRARY = torch.library.Library("levergate", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -85,4 +89,7 @@ gelu_grad = _operator(
 )
 weight_grad = _operator(
     "weight_grad", "(Tensor grad, Tensor x, ScalarType dtype) -> Tensor", _weight_grad
+)
+both_grads = _operator(
+    "both_grads", "(Tensor grad, Tensor x, ScalarType dtype) -> (Tensor, Tensor)", _both_grads
 )

@@ -2,7 +2,7 @@
 
 Shapes: N rows, C inputs, F outputs (of the MLP's first Linear: hidden width).
 
-Five products, each one call of the library. Column-major, as it sees them (m x n x k, the operands
+Six products, each one call of the library. Column-major, as it sees them (m x n x k, the operands
 that are transposed, the epilogue):
 
 =============  ==========================  =====================  ============================
@@ -13,11 +13,12 @@ linear_gelu    ``gelu(h)``, ``h``          F x N x C, A turned    GELU_AUX_BIAS
 input_grad     ``dy @ w``                  C x N x F              DEFAULT
 gelu_grad      ``(dy @ w) * gelu'(h)``     F x N x C              DGELU_BGRAD or DGELU
 weight_grad    ``dy.T @ x``                C x F x N, B turned    DEFAULT
+both_grads     ``dy.T @ x``, its sums      C x F x N, B turned    BGRADB
 =============  ==========================  =====================  ============================
 
 Sides that are no multiple of 8 are PyTorch's on CUDA too. Sums are fp32 and each result is rounded
-once. GELU is the tanh form. The bias's gradient that DGELU_BGRAD writes is summed in fp32 and has
-the dtype of the gradient beside it.
+once. GELU is the tanh form. The bias's gradients that DGELU_BGRAD and BGRADB write are summed in
+fp32 and have the dtype of the gradient beside them.
 
 Source: NVIDIA, cuBLAS library documentation, ``cublasLtEpilogue_t`` (GELU's form in its notes).
 """
@@ -34,7 +35,7 @@ from torch import Tensor
 from levers.kernels.cublaslt import DEVICES, KINDS, PLANS, operand
 from levers.kernels.cublaslt_abi import Epilogue
 from levers.kernels.cublaslt_plan import Operands, Problem
-from levers.kernels.linear_grads import cast, product
+from levers.kernels.linear_grads import cast, column_sums, product
 from levers.kernels.segment_sum import accumulate_dtype
 
 SIDE_STEP = 8
@@ -149,6 +150,15 @@ def weight_grad_lt(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
+def both_grads_lt(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """:func:`both_grads` by the library."""
+    grad, x = operand(grad_NF), operand(x_NC)
+    out = grad.new_empty((grad.shape[1], x.shape[1]), dtype=dtype)
+    sums = grad.new_empty(grad.shape[1], dtype=dtype)
+    run(weight_problem(grad, x, dtype, Epilogue.BGRADB), Operands(x, grad, out, sums))
+    return out, sums
+
+
 def _sum_of_products(x_NC: Tensor, weight_FC: Tensor, bias: Tensor | None) -> Tensor:
     out = product(x_NC, weight_FC.t(), wide(x_NC))
     return out if bias is None else out + bias
@@ -202,3 +212,10 @@ def weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
     if on_library(grad_NF, grad_NF.shape[1], x_NC.shape[1]):
         return weight_grad_lt(grad_NF, x_NC, dtype)
     return product(grad_NF.t(), x_NC, dtype)
+
+
+def both_grads(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """``grad.T @ x``, ``[F, C]``, and the sums of grad's columns, ``[F]``, rounded once each."""
+    if on_library(grad_NF, grad_NF.shape[1], x_NC.shape[1]):
+        return both_grads_lt(grad_NF, x_NC, dtype)
+    return product(grad_NF.t(), x_NC, dtype), column_sums(grad_NF, dtype)

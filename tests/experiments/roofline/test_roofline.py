@@ -123,6 +123,7 @@ def test_nothing_of_the_recorded_packed_step_is_left_to_other() -> None:
     [
         ("aten::addmm", "gemm"),
         ("levergate::weight_grad", "gemm"),
+        ("levergate::both_grads", "gemm"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
         ("aten::native_layer_norm", "row kernels"),
         ("aten::index_put_", "reductions"),

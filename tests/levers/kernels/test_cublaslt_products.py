@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from levers.kernels import cublaslt_ops
+from levers.kernels import cublaslt_linear, cublaslt_ops
 from levers.kernels import cublaslt_products as products
 from levers.kernels.cublaslt_abi import Epilogue, Kind
-from levers.kernels.cublaslt_linear import TunedLinears
+from levers.kernels.cublaslt_linear import TunedLinears, parameter_grads
 from levers.kernels.cublaslt_plan import Operands, Problem
 from levers.kernels.mlp_epilogue import EpilogueMlps, Fusion
 from levers.kernels.mlp_epilogue_cases import Dtypes, PublishedMlp
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
-FUSIONS = [Fusion(), Fusion(sums=False), Fusion(active=False)]
+FUSIONS = [Fusion(), Fusion(sums=True), Fusion(active=False), Fusion(beside=True)]
 ROWS, CHANNELS, WIDTH = 9, 6, 10
 
 
@@ -68,6 +68,9 @@ class Emulated:
         if p.epilogue == Epilogue.DGELU_BGRAD:
             assert operands.bias is not None
             operands.bias.copy_(d.sum(1))
+        if p.epilogue == Epilogue.BGRADB:
+            assert operands.bias is not None
+            operands.bias.copy_((b.t() if p.transpose_b else b).sum(0))
         column_major(operands.out, p.m, p.n).copy_(d)
 
 
@@ -107,12 +110,17 @@ def test_each_product_is_the_librarys_problem_for_the_same_function(emulated: Em
             products.gelu_grad(grad, weight, h, False),
             strict=True,
         ),
+        *zip(
+            products.both_grads_lt(grad, x, FP32),
+            products.both_grads(grad, x, FP32),
+            strict=True,
+        ),
     ]
     for library, plain in pairs:
         torch.testing.assert_close(library, plain, rtol=1e-5, atol=1e-5)
     assert emulated.epilogues == [
         Epilogue.BIAS, Epilogue.DEFAULT, Epilogue.DEFAULT, Epilogue.DEFAULT,
-        Epilogue.GELU_AUX_BIAS, Epilogue.DGELU_BGRAD, Epilogue.DGELU,
+        Epilogue.GELU_AUX_BIAS, Epilogue.DGELU_BGRAD, Epilogue.DGELU, Epilogue.BGRADB,
     ]  # fmt: skip
 
 
@@ -167,6 +175,7 @@ def test_the_operator_is_called_inside_a_compiled_region_alone(
         "input_grad": (grad, weight, FP32),
         "gelu_grad": (grad, weight, h, True),
         "weight_grad": (grad, x, FP32),
+        "both_grads": (grad, x, FP32),
     }
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
@@ -209,8 +218,9 @@ def test_gradcheck_holds_in_fp64(fusion: Fusion) -> None:
     assert torch.autograd.gradcheck(over(FP64, fusion), leaves())
 
 
-def test_gradcheck_of_the_linear_holds_in_fp64() -> None:
-    linear = TunedLinears(Dtypes64().linear)
+@pytest.mark.parametrize("beside", [False, True])
+def test_gradcheck_of_the_linear_holds_in_fp64(beside: bool) -> None:
+    linear = TunedLinears(Dtypes64().linear, beside=beside)
     x, weight, bias, *_ = leaves()
     assert torch.autograd.gradcheck(linear, (x, weight, bias))
     assert torch.autograd.gradcheck(lambda x, weight: linear(x, weight, None), (x, weight))
@@ -276,3 +286,30 @@ def test_a_compiler_takes_the_products_in_without_a_break() -> None:
         found.append((out, *torch.autograd.grad(out, given, torch.ones_like(out))))
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(eager, compiled)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_weights_product_sums_the_biass_gradient_only_where_both_have_one_dtype(
+    beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("both_grads", "weight_grad", "column_sums"):
+        plain = getattr(cublaslt_linear, name)
+        monkeypatch.setattr(
+            cublaslt_linear, name, lambda *a, n=name, p=plain: asked.append(n) or p(*a)
+        )
+    x, _, _, grad, _ = inputs(BF16)
+    for dtypes, one_product in (
+        ((FP32, FP32), True),
+        ((FP32, BF16), False),
+        ((FP32, None), False),
+    ):
+        asked.clear()
+        dweight, dbias = parameter_grads(grad, x, dtypes, beside=beside)
+        assert dweight is not None
+        assert (dweight.dtype, None if dbias is None else dbias.dtype) == dtypes
+        assert (asked == ["both_grads"]) == (beside and one_product)
+    assert parameter_grads(grad, None, (FP32, None), beside=beside) == (None, None)
+    alone = parameter_grads(grad, None, (FP32, FP32), beside=beside)[1]
+    assert alone is not None
+    torch.testing.assert_close(alone, grad.float().sum(0))
