@@ -16,6 +16,7 @@ import importlib
 import json
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,10 @@ IDLE_SHOWN = 15
 """Pairs of neighbouring kernels between which most time passes."""
 
 
+HOST = ("enqueue_s", "enqueue_forward_s")
+"""What a sample on CUDA says of the host: its time to enqueue a step, and the step's forward."""
+
+
 def settings(text: str) -> list[tuple[str, str]]:
     """``a=on,b=fa4`` as pairs."""
     return [(name, setting) for name, _, setting in (one.partition("=") for one in text.split(","))]
@@ -53,6 +58,7 @@ def measured(session: Any, watch: Watch | Unwatched) -> dict[str, Any]:
     return {
         "values": {**found.values, "warmup_s": warm_s - began_s},
         "step_s": steps_s,
+        **{name: found.raw[name] for name in HOST if name in found.raw},
         "device": watch.during(warm_s, warm_s + math.fsum(steps_s)),
     }
 
@@ -65,7 +71,18 @@ def line(row: Mapping[str, Any]) -> str:
     return (
         f"{values['train/step_ms']:9.1f} ms  true MFU {values['train/mfu_true']:5.1f} %"
         f"  {values['memory/peak_bytes'] / 1e9:6.1f} GB  warm-up {values['warmup_s']:.0f} s"
-        f"  {device_line(row['device'])}"
+        f"{host_line(row)}  {device_line(row['device'])}"
+    )
+
+
+def host_line(row: Mapping[str, Any]) -> str:
+    """How long the host works ahead of the device; nothing where it is the device."""
+    if not row.get("enqueue_s"):
+        return ""
+    whole, forward = (1e3 * statistics.median(row[name]) for name in HOST)
+    return (
+        f"  the host takes {whole:.1f} ms to enqueue a step of "
+        f"{1e3 * statistics.median(row['step_s']):.1f} ms, {forward:.1f} of them in the forward"
     )
 
 

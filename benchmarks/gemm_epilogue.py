@@ -11,8 +11,8 @@ In this order, each line printed and written to ``$OUT/gemm_epilogue.json`` as i
 3. mlp: the whole MLP, forward and backward, as the levers run it.
 4. gemm: each product of a block in its three forms: PyTorch's choice, the library's first proposal,
    and the fastest of all proposals.
-5. bias: the second bias's gradient by the epilogue of the weight's product (BGRADB), or by the
-   column-sum kernel after it.
+5. bias: each bias's gradient by the epilogue of the weight's product (BGRADB), or by the column-sum
+   kernel after it.
 
 Times are medians of interleaved rounds on random operands. A line that fails says why, and the
 others go on. This is a benchmark of operations and no verdict.
@@ -25,7 +25,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gemm_epilogue_checks import check, with_bias_sum
+from benchmarks.gemm_epilogue_checks import check
 from benchmarks.gemm_epilogue_report import Bench, Call, Report
 from levers.kernels import cublaslt_products as products
 from levers.kernels.cublaslt import DEVICES
@@ -139,6 +139,7 @@ def mlp(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
         "fused_mlp_hidden, fp32 gradients": partial(both, fused),
         "gemm_epilogue_mlp on": partial(both, EpilogueMlps(found, Fusion())),
         "gemm_epilogue_mlp bgrad": partial(both, EpilogueMlps(found, Fusion(sums=True))),
+        "gemm_epilogue_mlp bgradb": partial(both, EpilogueMlps(found, Fusion(beside=True))),
         "gemm_epilogue_mlp backward": partial(
             both, EpilogueMlps(found, Fusion(active=False, sums=True))
         ),
@@ -211,23 +212,26 @@ def _gemm_line(
     )  # fmt: skip
 
 
-def bias(bench: Bench, case: str, rows: int, channels: int, width: int) -> None:
-    """The second Linear's gradients of weight and bias."""
-    active, grad = bench.drawn(rows, width), bench.drawn(rows, channels, seed=1)
+def bias(bench: Bench, case: str, rows: int, name: str, inputs: int, outputs: int) -> None:
+    """One Linear's gradients of weight and bias."""
+    x, grad = bench.drawn(rows, inputs), bench.drawn(rows, outputs, seed=1)
     arms: dict[str, Call] = {
-        "weight alone": lambda: products.weight_grad(grad, active, FP32),
-        "column sums after it": lambda: (
-            products.weight_grad(grad, active, FP32),
+        f"{name}: weight alone": lambda: products.weight_grad(grad, x, FP32),
+        f"{name}: column sums after it": lambda: (
+            products.weight_grad(grad, x, FP32),
             column_sums(grad, FP32),
         ),
-        "BGRADB": lambda: with_bias_sum(grad, active),
+        f"{name}: BGRADB": lambda: products.both_grads(grad, x, FP32),
     }
-    flop = 2.0 * rows * channels * width
-    bench.compare("bias", case, arms, flop, "column sums after it")
+    flop = 2.0 * rows * inputs * outputs
+    bench.compare("bias", case, arms, flop, f"{name}: column sums after it")
 
 
-def run(device: str, *, rehearse: bool, out: Path | None) -> Report:
-    """All parts in turn."""
+PARTS = ("check", "hidden", "mlp", "gemm", "bias")
+
+
+def run(device: str, *, rehearse: bool, out: Path | None, only: Sequence[str] = PARTS) -> Report:
+    """The parts that are asked for, in turn."""
     on_cuda = torch.device(device).type == "cuda"
     kind = torch.cuda.get_device_name(device) if on_cuda else "cpu"
     head = {"device": kind, "torch": torch.__version__, "rehearsal": rehearse}
@@ -236,18 +240,17 @@ def run(device: str, *, rehearse: bool, out: Path | None) -> Report:
     tokens = {"rehearsal": 64} if rehearse else TOKENS
     linears = {"up": (32, 48)} if rehearse else LINEARS
     size = (32, 48) if rehearse else (CHANNELS, WIDTH)
-    for shape in checks:
-        bench.report.attempt("check", str(shape), "", partial(check, bench, *shape))
-    for case, rows in tokens.items():
-        bench.report.attempt("hidden", case, "", partial(hidden, bench, case, rows, *size))
-    for case, rows in tokens.items():
-        bench.report.attempt("mlp", case, "", partial(mlp, bench, case, rows, *size))
-    for case, rows in tokens.items():
-        for name, sides in linears.items():
-            work = partial(gemm, bench, case, rows, name, *sides)
-            bench.report.attempt("gemm", case, name, work)
-    for case, rows in tokens.items():
-        bench.report.attempt("bias", case, "", partial(bias, bench, case, rows, *size))
+    if "check" in only:
+        for shape in checks:
+            bench.report.attempt("check", str(shape), "", partial(check, bench, *shape))
+    for part, whole in (("hidden", hidden), ("mlp", mlp)):
+        for case, rows in tokens.items() if part in only else ():
+            bench.report.attempt(part, case, "", partial(whole, bench, case, rows, *size))
+    for part, one in (("gemm", gemm), ("bias", bias)):
+        for case, rows in tokens.items() if part in only else ():
+            for name, sides in linears.items():
+                work = partial(one, bench, case, rows, name, *sides)
+                bench.report.attempt(part, case, name, work)
     for problem, winner in sorted(DEVICES.winners().items()):
         bench.report.add("winner", problem, winner)
     return bench.report
@@ -263,10 +266,11 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     options = parser.parse_args(arguments)
     folder = os.environ.get("OUT")
     out = Path(folder) / "gemm_epilogue.json" if folder else None
-    run(options.device, rehearse=options.rehearse, out=out)
+    run(options.device, rehearse=options.rehearse, out=out, only=options.only)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from benchmarks.gemm_epilogue_report import Bench
 from levers.kernels import cublaslt_products as products
-from levers.kernels.cublaslt_abi import Epilogue
-from levers.kernels.cublaslt_plan import Operands
 from levers.kernels.linear_grads import column_sums, product
 from levers.kernels.mlp_hidden import backward_torch
 
@@ -114,7 +112,7 @@ def backward_lines(d: Drawn, true: Drawn) -> dict[str, Line]:
             lambda: [products.weight_grad(d.dh, d.x, BF16)], [d.dh.t() @ d.x], [dweight],
         ),
         "weight_grad in fp32 with BGRADB": (
-            lambda: with_bias_sum(d.dh, d.x),
+            lambda: products.both_grads(d.dh, d.x, FP32),
             [wide_weight, column_sums(d.dh, FP32)], [dweight, true.dh.sum(0)],
         ),
     }  # fmt: skip
@@ -131,12 +129,3 @@ def _check_line(bench: Bench, case: str, what: str, line: Line) -> None:
         bench.report.add(
             "check", case, f"{what} [{index}]", error=a, torch_error=b, verdict=verdict
         )
-
-
-def with_bias_sum(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight's gradient in fp32, and the bias's from the same product's epilogue."""
-    out = grad.new_empty((grad.shape[1], x.shape[1]), dtype=FP32)
-    sums = grad.new_empty(grad.shape[1], dtype=FP32)
-    problem = products.weight_problem(grad, x, FP32, Epilogue.BGRADB)
-    products.run(problem, Operands(x, grad, out, sums))
-    return out, sums

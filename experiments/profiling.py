@@ -9,6 +9,7 @@ Python.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,15 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-from experiments.profiling_records import GROUPS, Gap, Group, GroupTime, KernelTime, Profile
+from experiments.profiling_records import (
+    ENQUEUE_MS,
+    GROUPS,
+    Gap,
+    Group,
+    GroupTime,
+    KernelTime,
+    Profile,
+)
 from experiments.roofline.groups import of_kernel, of_operator, union_ms
 from experiments.tasks import Task
 from experiments.values import Scalar
@@ -98,6 +107,7 @@ def profile(task: Task, session: Session) -> Profile:
     work = session.step_work() if stepping and isinstance(session, Counting) else {}
     steps = int(task.arguments.get("steps", STEPS))
     plain_ms = _wall_ms(once, PLAIN_STEPS, on_cuda)
+    host = {ENQUEUE_MS: _enqueue_ms(once, PLAIN_STEPS)} if on_cuda else {}
     activities = [ProfilerActivity.CUDA] if on_cuda else []
     with torch_profile(activities=[ProfilerActivity.CPU, *activities], acc_events=True) as found:
         wall_ms = _wall_ms(once, steps, on_cuda)
@@ -113,8 +123,20 @@ def profile(task: Task, session: Session) -> Profile:
         level="kernels" if on_cuda else "operators",
         unit="step" if stepping else "pass",
         ceilings=ceilings("cuda" if on_cuda else "cpu"),
-        facts={**work, "threads": torch.get_num_threads(), "torch": torch.__version__},
+        facts={**work, **host, "threads": torch.get_num_threads(), "torch": torch.__version__},
     )
+
+
+def _enqueue_ms(work: Callable[[], object], repeats: int) -> float:
+    """Median time that the host takes to give an idle device one run."""
+    spent_ms = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        spent_ms.append((time.perf_counter() - start) * 1e3)
+    torch.cuda.synchronize()
+    return statistics.median(spent_ms)
 
 
 def summary(times: Times, steps: int, wall_ms: float, **said: Any) -> Profile:

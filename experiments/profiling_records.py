@@ -65,6 +65,10 @@ class Gap(Value):
     ms: float
 
 
+ENQUEUE_MS = "enqueue_ms"
+"""Fact of a profile on CUDA: the time in which the host gives an idle device one step."""
+
+
 class Profile(Value):
     """A profile of one set of levers, from one process in which nothing was timed for a table.
 

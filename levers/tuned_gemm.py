@@ -8,7 +8,9 @@ winners are among the facts of a sample, as an autotuner's are. Around the produ
 ``fused_linear_grads`` does, whose place it takes: weight and bias are rounded in one launch, and
 their gradients are written in fp32 without a cast. With the setting ``narrow`` a weight's gradient
 is written in bf16 and widened, as the original's: products that write 4 bytes an element are not
-the faster ones at every width.
+the faster ones at every width. With ``bgradb`` the product of a weight's gradient also sums the
+columns of what it reads, which is the bias's gradient (epilogue BGRADB), in place of a kernel that
+reads all of it once more.
 
 Mechanism: a heuristic foretells a product's time from a model of the device, because it may not
 run it; tiles, stages, clusters and the order in which tiles visit the memory can each be worth
@@ -39,6 +41,7 @@ from levers.step_lever import StepLever
 
 SITE = "flow.linear"
 NARROW = "narrow"
+BGRADB = "bgradb"
 
 
 class TunedGemm(StepLever):
@@ -46,7 +49,7 @@ class TunedGemm(StepLever):
 
     name = "tuned_gemm"
     summary = "the Linears' products by cuBLASLt algorithms measured on their shapes"
-    settings = Settings((OFF, ON, NARROW))
+    settings = Settings((OFF, ON, NARROW, BGRADB))
     env = "LEVER_TUNED_GEMM"
     touches = (SITE,)
     supersedes: tuple[str, ...] = ("fused_linear_grads",)
@@ -55,13 +58,13 @@ class TunedGemm(StepLever):
         """Our Linear; it takes its dtypes from the one that was there."""
         from levers.kernels.cublaslt_linear import TunedLinears
 
-        return TunedLinears(site.launch, narrow=setting == NARROW)
+        return TunedLinears(site.launch, narrow=setting == NARROW, beside=setting == BGRADB)
 
     def op_cases(self, setting: str, device: str) -> Sequence[OpCase]:
         """Output and gradients over sides, rows, dtypes, frozen parts and adversarial values."""
         from levers.kernels.cublaslt_linear_cases import op_cases
 
-        return op_cases(device, narrow=setting == NARROW)
+        return op_cases(device, narrow=setting == NARROW, beside=setting == BGRADB)
 
 
 LEVER = TunedGemm()

@@ -15,7 +15,7 @@ KERNELS: tuple[tuple[Group, str], ...] = (
     ("communication", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
     (
         "copies",
-        r"^memcpy|^memset|copy_kernel_cuda|copy_device_to_device|CatArrayBatchedCopy|^_cast(_both)?$",
+        r"^memcpy|^memset|copy_kernel_cuda|copy_device_to_device|CatArrayBatchedCopy|^_cast(_both|_four)?$",
     ),
     ("optimiser", r"adam|multi_tensor_apply|foreach|lamb(?!da)"),
     (
@@ -50,7 +50,7 @@ OPERATORS: tuple[tuple[Group, str], ...] = (
     (
         "gemm",
         r"aten::(addmm|mm|bmm|baddbmm|matmul|linear|_scaled_mm|mkldnn_linear)$|mkldnn|mkl_"
-        r"|^levergate::(linear|linear_gelu|input_grad|gelu_grad|weight_grad)$",
+        r"|^levergate::(linear|linear_gelu|input_grad|gelu_grad|weight_grad|both_grads)$",
     ),
     ("copies", r"aten::(copy_|_to_copy|clone|cat|contiguous|to)$"),
     (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments import formats
-from experiments.profiling_records import GroupTime, Profile
+from experiments.profiling_records import ENQUEUE_MS, GroupTime, Profile
 from experiments.stack.view import NOTHING, Table
 
 MOST_GAPS = 8
@@ -90,6 +90,12 @@ def _notes(profile: Profile) -> tuple[str, ...]:
         )
     if profile.level == "kernels":
         notes.append("host gap: wall-clock in which no kernel and no copy ran on the device")
+        if (enqueue_ms := profile.facts.get(ENQUEUE_MS)) is not None:
+            notes.append(
+                f"the host takes {float(enqueue_ms):.3f} ms to enqueue a {profile.unit} of "
+                f"{profile.plain_step_ms:.3f} ms on an idle device, waits for room in the device's "
+                "queue included"
+            )
         if profile.profiled_step_ms > SLOWED * profile.plain_step_ms:
             notes.append(
                 "the profiler slowed the host so much that the device waited, and its clock may "

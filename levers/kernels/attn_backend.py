@@ -218,13 +218,22 @@ class PackedAttention:
 
     def __init__(self, backend: str, cu_seqlens: Callable[[Any], Tensor] = kept_offsets) -> None:
         self.backend, self.cu_seqlens = backend, cu_seqlens
+        self._taken: set[tuple[int, torch.dtype, int]] = set()
+        self._function: Any = None
 
     def __call__(
         self, q_NHD: Tensor, k_MHD: Tensor, v_MHD: Tensor, queries: Layout, keys: Layout
     ) -> Tensor:
         """``[N, H, D]``, differentiable."""
-        refuse(self.backend, q_NHD)
+        self._check(q_NHD)
         cut = cut_of(queries, keys, self.cu_seqlens)
-        function: Any = function_of(self.backend)
-        out_NHD: Tensor = function.apply(q_NHD, k_MHD, v_MHD, cut)
+        out_NHD: Tensor = self._function.apply(q_NHD, k_MHD, v_MHD, cut)
         return out_NHD
+
+    def _check(self, q: Tensor) -> None:
+        """Once for each device, dtype and head dim: asking the device takes microseconds a call."""
+        kind = (q.get_device(), q.dtype, q.shape[-1])
+        if kind not in self._taken:
+            refuse(self.backend, q)
+            self._function = function_of(self.backend)
+            self._taken.add(kind)

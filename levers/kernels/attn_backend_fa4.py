@@ -5,6 +5,14 @@ lengths are run-time values, so other lengths compile nothing. The functions use
 the package's autograd Functions, which have the names of FlashAttention-2's: a witness could not
 tell them apart.
 
+On the host a forward checks shapes, builds a key of some sixty values, allocates output and
+log-sum-exp and launches one kernel; a backward launches three (row sums, the gradients, the
+rounding of dq). Neither waits for the device. On capability 9 nothing of it can be handed in:
+scheduler metadata exist for split keys alone and block tables from 257 samples on, with or without
+``disable_scheduler_metadata``; ``num_splits`` is 1; and a given ``out``, ``lse``, ``dq``, ``dk`` or
+``dv`` is checked where an absent one is allocated. The longest lengths are what it would otherwise
+take for the sum of all.
+
 Source: flash-attn-4 4.0.0b36 ``flash_attn/cute/interface.py``.
 """
 

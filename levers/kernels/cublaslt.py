@@ -18,6 +18,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,11 @@ ALIGNMENT_BYTES = 256
 KINDS = {torch.float32: Kind.FP32, torch.float16: Kind.FP16, torch.bfloat16: Kind.BF16}
 
 
+def raw_stream(device: int) -> int:
+    """The handle of the current stream; what Triton's launcher asks for as well."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
 class CublasLt:
     """One device's handle, workspaces, plans and choices.
 
@@ -60,7 +66,6 @@ class CublasLt:
         self._chosen: dict[Problem, Algorithm] = {}
         self._plans: OrderedDict[Problem, Plan] = OrderedDict()
         self._workspaces: dict[int, Tensor] = {}
-        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         self._lock = threading.RLock()
 
     def run(self, problem: Problem, operands: Operands) -> None:
@@ -70,12 +75,20 @@ class CublasLt:
             Refused: the library has no algorithm for the problem, or fails to launch it.
             BadParameter: a problem that is new is run while a graph is captured.
         """
-        with self._lock, torch.cuda.device(self.device):
+        if torch.cuda.current_device() == self.device:
+            self._run(problem, operands)
+            return
+        with torch.cuda.device(self.device):
+            self._run(problem, operands)
+
+    def _run(self, problem: Problem, operands: Operands) -> None:
+        """The same on the current device; a plan's pointers and its launch are one step."""
+        with self._lock:
             plan = self._plan(problem)
             plan.point(operands)
-            if plan.algorithm is None:
-                plan.algorithm = self._algorithm(plan, operands)
-            self.launch(plan, operands, plan.algorithm)
+            if plan.chosen is None:
+                plan.chosen = ctypes.byref(self._algorithm(plan, operands))
+            self._launch(plan, operands, plan.chosen)
 
     def measured(
         self, problem: Problem, operands: Operands, count: int = CANDIDATES
@@ -88,16 +101,10 @@ class CublasLt:
             names = [plan.describe(one.algorithm) for one in proposals]
             return list(zip(names, times_us, strict=True))
 
-    def launch(self, plan: Plan, operands: Operands, algorithm: Algorithm) -> None:
-        """Run a plan whose pointers are set by one algorithm."""
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        out = operands.out.data_ptr()
-        self.library.call(
-            "Matmul", plan.problem, self.handle, plan.operation,
-            ctypes.byref(self._one), operands.a.data_ptr(), plan.a, operands.b.data_ptr(), plan.b,
-            ctypes.byref(self._zero), out, plan.d, out, plan.d,
-            ctypes.byref(algorithm), self._workspace(stream).data_ptr(), WORKSPACE_BYTES, stream,
-        )  # fmt: skip
+    def _launch(self, plan: Plan, operands: Operands, algorithm: Any) -> None:
+        """Run a plan whose pointers are set by one algorithm, on the caller's stream."""
+        stream = raw_stream(self.device)
+        plan.launch(self.handle, operands, algorithm, self._workspace(stream), stream)
 
     def _plan(self, problem: Problem) -> Plan:
         plan = self._plans.get(problem)
@@ -110,11 +117,12 @@ class CublasLt:
 
     def _workspace(self, stream: int) -> Tensor:
         """Scratch of a stream: products on one stream follow each other and may share it."""
-        if stream not in self._workspaces:
-            self._workspaces[stream] = torch.empty(
+        found = self._workspaces.get(stream)
+        if found is None:
+            found = self._workspaces[stream] = torch.empty(
                 WORKSPACE_BYTES, dtype=torch.uint8, device=f"cuda:{self.device}"
             )
-        return self._workspaces[stream]
+        return found
 
     def _algorithm(self, plan: Plan, operands: Operands) -> Algorithm:
         shared = plan.problem.shared
@@ -152,7 +160,7 @@ class CublasLt:
         proposals, refused = [], None
         for one in plan.candidates(self.handle, count):
             try:
-                self.launch(plan, operands, one.algorithm)
+                self._launch(plan, operands, ctypes.byref(one.algorithm))
             except Refused as error:
                 refused = error
             else:
@@ -165,7 +173,7 @@ class CublasLt:
         return proposals, interleaved_us(calls, device_us)
 
     def _call(self, plan: Plan, operands: Operands, algorithm: Algorithm) -> Callable[[], None]:
-        return functools.partial(self.launch, plan, operands, algorithm)
+        return functools.partial(self._launch, plan, operands, ctypes.byref(algorithm))
 
 
 class Devices:
@@ -177,9 +185,10 @@ class Devices:
 
     def at(self, index: int) -> CublasLt:
         """The device's own."""
-        if index not in self._made:
-            self._made[index] = self._make(index)
-        return self._made[index]
+        found = self._made.get(index)
+        if found is None:
+            found = self._made[index] = self._make(index)
+        return found
 
     def winners(self) -> dict[str, str]:
         """What was chosen so far on any device, by problem."""

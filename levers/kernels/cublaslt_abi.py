@@ -178,9 +178,13 @@ class Library:
         loaded.cublasLtGetVersion.argtypes, loaded.cublasLtGetVersion.restype = (), _SIZE
         self.version = int(loaded.cublasLtGetVersion())
 
+    def function(self, name: str) -> Callable[..., int]:
+        """A function that returns its status, by its name less ``cublasLt``."""
+        return self._functions[f"cublasLt{name}"]
+
     def status(self, name: str, *arguments: Any) -> int:
-        """Call a function, with its name less ``cublasLt``; its status as it is."""
-        return self._functions[f"cublasLt{name}"](*arguments)
+        """Call a function; its status as it is."""
+        return self.function(name)(*arguments)
 
     def call(self, name: str, what: object, *arguments: Any) -> None:
         """Call a function that must succeed; ``what`` is named where it does not.

@@ -7,7 +7,7 @@ out: the library has no such product.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,9 +22,9 @@ from levers.kernels.linear_grads_cases import LinearCase
 Tensors = tuple[Tensor, ...]
 
 
-def candidate(case: LinearCase, narrow: bool, inputs: Tensors, outputs: Tensors) -> None:
+def candidate(case: LinearCase, how: Mapping[str, bool], inputs: Tensors, outputs: Tensors) -> None:
     """Our Linear over the case's original."""
-    found = case.compute(TunedLinears(case.original, narrow=narrow), inputs)
+    found = case.compute(TunedLinears(case.original, **how), inputs)
     for room, one in zip(outputs, found, strict=True):
         room.copy_(one)
 
@@ -36,12 +36,12 @@ def case_of(shared: OpCase) -> LinearCase:
     return case
 
 
-def op_cases(device: str, *, narrow: bool) -> Sequence[OpCase]:
-    """All cases for a device."""
+def op_cases(device: str, **how: bool) -> Sequence[OpCase]:
+    """All cases for a device; ``how`` as in :class:`.cublaslt_linear.TunedLinears`."""
     cuda = torch.device(device).type == "cuda"
     found = []
     for shared in linear_grads_cases.op_cases(device):
         case = case_of(shared)
         if case.autocast or not cuda:
-            found.append(replace(shared, candidate=partial(candidate, case, narrow)))
+            found.append(replace(shared, candidate=partial(candidate, case, how)))
     return tuple(found)

@@ -1,7 +1,8 @@
 """The products as operators of PyTorch's registry, so that a compiled region takes them in unseen.
 
-A compiler needs a shape for each result and looks no further; outside of one an operator costs a
-dispatch. They are registered without PyTorch's wrapper for such functions, which loads the compiler
+A compiler needs a shape for each result and looks no further. Outside of one an operator that is
+written in Python costs the dispatcher's round trip and gives nothing, so that the product is called
+itself. They are registered without PyTorch's wrapper for such functions, which loads the compiler
 (seconds) at the first call.
 """
 
@@ -44,16 +45,30 @@ def _weight_grad(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> Tensor:
     return grad_NF.new_empty((grad_NF.shape[1], x_NC.shape[1]), dtype=dtype)
 
 
+def _both_grads(grad_NF: Tensor, x_NC: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return _weight_grad(grad_NF, x_NC, dtype), grad_NF.new_empty(grad_NF.shape[1], dtype=dtype)
+
+
 LIBRARY = torch.library.Library("levergate", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> Any:
-    """Register the product of that name; ``shapes`` gives empty results."""
+    """Register the product of that name; ``shapes`` gives empty results.
+
+    Returns:
+        What calls the operator inside a compiled region, and the product itself elsewhere.
+    """
     library: Any = LIBRARY
+    direct = getattr(products, name)
     library.define(f"{name}{schema}")
-    library.impl(name, getattr(products, name), "CompositeExplicitAutograd")
+    library.impl(name, direct, "CompositeExplicitAutograd")
     torch.library.register_fake(f"levergate::{name}", shapes, lib=library)
-    return getattr(torch.ops.levergate, name).default
+    operator = getattr(torch.ops.levergate, name).default
+
+    def call(*arguments: Any) -> Any:
+        return (operator if torch.compiler.is_compiling() else direct)(*arguments)
+
+    return call
 
 
 linear = _operator(
@@ -74,4 +89,7 @@ gelu_grad = _operator(
 )
 weight_grad = _operator(
     "weight_grad", "(Tensor grad, Tensor x, ScalarType dtype) -> Tensor", _weight_grad
+)
+both_grads = _operator(
+    "both_grads", "(Tensor grad, Tensor x, ScalarType dtype) -> (Tensor, Tensor)", _both_grads
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -80,8 +80,7 @@ class Problem:
         return f"{self.m}x{self.n}x{self.k} {turns} {kinds} {self.epilogue.name.lower()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(NamedTuple):
     """The tensors of one call; ``bias`` and ``aux`` as the epilogue wants them."""
 
     a: Tensor
@@ -91,15 +90,46 @@ class Operands:
     aux: Tensor | None = None
 
 
+_ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
+ALPHA, BETA = ctypes.byref(_ONE), ctypes.byref(_ZERO)
+"""The product's factor, and that of what the result held before."""
+
+
+class Address:
+    """An attribute of a descriptor that is an address and changes from call to call."""
+
+    def __init__(self, library: Library, operation: ctypes.c_void_p, attribute: Operation) -> None:
+        self._set = library.function("MatmulDescSetAttribute")
+        self._held, self._name = ctypes.c_void_p(), attribute.name
+        self._arguments = (
+            operation, attribute.number, ctypes.byref(self._held), ctypes.sizeof(self._held),
+        )  # fmt: skip
+
+    def put(self, address: int) -> None:
+        """Have the descriptor say it.
+
+        Raises:
+            Refused: the library does not take it.
+        """
+        self._held.value = address
+        status = self._set(*self._arguments)
+        if status != SUCCESS:
+            raise Refused("cublasLtMatmulDescSetAttribute", status, self._name)
+
+
 class Plan:
-    """The descriptors of one problem.
+    """The descriptors of one problem, and all of a call that stays the same from one to the next.
 
     Bias and activation input are left at the library's default type, which is the result's.
+
+    Attributes:
+        chosen: the algorithm that its calls run, as an argument; None until it is known.
     """
 
     def __init__(self, library: Library, problem: Problem) -> None:
         self.library, self.problem = library, problem
-        self.algorithm: Algorithm | None = None
+        self.chosen: Any = None
+        self._matmul = library.function("Matmul")
         p = problem
         self.operation = self._create("MatmulDesc", COMPUTE_32F, int(Kind.FP32))
         self._put(Operation.TRANSA, OP_T if p.transpose_a else OP_N)
@@ -111,6 +141,8 @@ class Plan:
         b = (p.n, p.k) if p.transpose_b else (p.k, p.n)
         self.a, self.b = (self._layout(p.operands, *shape) for shape in (a, b))
         self.d = self._layout(p.result, p.m, p.n)
+        self._bias = Address(library, self.operation, Operation.BIAS_POINTER)
+        self._aux = Address(library, self.operation, Operation.AUX_POINTER)
 
     def _create(self, what: str, *arguments: int) -> ctypes.c_void_p:
         held = ctypes.c_void_p()
@@ -126,10 +158,34 @@ class Plan:
 
     def point(self, operands: Operands) -> None:
         """Say where bias and activation input of the next call lie."""
-        if operands.bias is not None:
-            self._put(Operation.BIAS_POINTER, operands.bias.data_ptr())
-        if operands.aux is not None:
-            self._put(Operation.AUX_POINTER, operands.aux.data_ptr())
+        bias, aux = operands.bias, operands.aux
+        if bias is not None:
+            self._bias.put(bias.data_ptr())
+        if aux is not None:
+            self._aux.put(aux.data_ptr())
+
+    def launch(
+        self,
+        handle: ctypes.c_void_p,
+        operands: Operands,
+        algorithm: Any,
+        workspace: Tensor,
+        stream: int,
+    ) -> None:
+        """Run it on a stream, its pointers being set; the algorithm is given by reference.
+
+        Raises:
+            Refused: the library fails to launch it.
+        """
+        out = operands.out.data_ptr()
+        status = self._matmul(
+            handle, self.operation,
+            ALPHA, operands.a.data_ptr(), self.a, operands.b.data_ptr(), self.b,
+            BETA, out, self.d, out, self.d,
+            algorithm, workspace.data_ptr(), WORKSPACE_BYTES, stream,
+        )  # fmt: skip
+        if status != SUCCESS:
+            raise Refused("cublasLtMatmul", status, str(self.problem))
 
     def candidates(self, handle: ctypes.c_void_p, count: int) -> list[Heuristic]:
         """The heuristic's proposals, its best first.

@@ -49,7 +49,7 @@ class FusedGateResidual(torch.autograd.Function):
         """``[N, C]`` in the dtype of ``x_NC``."""
         ctx.segments = segments
         ctx.save_for_backward(h_NC, gate_BC)
-        if x_NC.device.type == "cuda":
+        if x_NC.is_cuda:
             from levers.kernels.gate_residual_triton import forward_triton
 
             return forward_triton(x_NC, h_NC, gate_BC, segments.cu_seqlens)
@@ -60,7 +60,7 @@ class FusedGateResidual(torch.autograd.Function):
         """Of ``x`` (the gradient itself), ``h`` and gate."""
         h_NC, gate_BC = ctx.saved_tensors
         trained = ctx.needs_input_grad[2]
-        if h_NC.device.type == "cuda":
+        if h_NC.is_cuda:
             from levers.kernels.gate_residual_triton import backward_triton
 
             cu_seqlens = ctx.segments.cu_seqlens

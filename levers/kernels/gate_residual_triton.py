@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from levers.kernels.row_blocks_triton import (
+    block_count,
     block_width,
     row_block,
     slot_count,
@@ -112,9 +113,10 @@ def _backward(  # type: ignore[no-untyped-def]
 
 def forward_triton(x_NC: Tensor, h_NC: Tensor, gate_BC: Tensor, cu_seqlens: Tensor) -> Tensor:
     """One launch: ``[N, C]`` in the dtype of ``x_NC``; ``cu_seqlens`` is int32 [B + 1]."""
-    x_NC, h_NC, gate_BC = map(with_unit_stride, (x_NC, h_NC, gate_BC))
+    x_NC, h_NC = with_unit_stride(x_NC), with_unit_stride(h_NC)
+    gate_BC = with_unit_stride(gate_BC)
     rows, channels = x_NC.shape
-    samples, blocks = len(gate_BC), triton.cdiv(channels, BLOCK_C)
+    samples, blocks = gate_BC.shape[0], block_count(channels, BLOCK_C)
     out_NC = x_NC.new_empty((rows, channels))
     _forward[(blocks * slot_count(rows, samples, FORWARD_ROWS),)](
         x_NC,
@@ -141,9 +143,10 @@ def backward_triton(
     grad_NC: Tensor, h_NC: Tensor, gate_BC: Tensor, cu_seqlens: Tensor, *, sums: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of ``h`` and gate in two launches, or of ``h`` alone in one without ``sums``."""
-    grad_NC, h_NC, gate_BC = map(with_unit_stride, (grad_NC, h_NC, gate_BC))
+    grad_NC, h_NC = with_unit_stride(grad_NC), with_unit_stride(h_NC)
+    gate_BC = with_unit_stride(gate_BC)
     rows, channels = h_NC.shape
-    samples, blocks = len(gate_BC), triton.cdiv(channels, BLOCK_C)
+    samples, blocks = gate_BC.shape[0], block_count(channels, BLOCK_C)
     slots = slot_count(rows, samples, BACKWARD_ROWS)
     dh_NC = h_NC.new_empty((rows, channels))
     partial_KPC = h_NC.new_empty((1, slots if sums else 0, channels), dtype=torch.float32)

@@ -44,19 +44,24 @@ class Precision(Protocol):
         """Of the result."""
 
 
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``, which costs microseconds also where there is nothing to do."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """``left @ right`` with sums no narrower than fp32, rounded once to ``dtype``."""
     wide = torch.promote_types(left.dtype, dtype)
     if wide == left.dtype:
         return torch.mm(left, right).to(dtype)
-    if left.device.type == "cuda":
+    if left.is_cuda:
         return torch.mm(left, right, out_dtype=wide).to(dtype)
     return torch.mm(left.to(wide), right.to(wide)).to(dtype)
 
 
 def column_sums(rows_NF: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum of the rows, ``[F]``, in fp32 (fp64 for fp64 rows) and rounded once to ``dtype``."""
-    if rows_NF.device.type == "cuda":
+    if rows_NF.is_cuda:
         from levers.kernels.linear_grads_triton import column_sums_triton
 
         return column_sums_triton(rows_NF, dtype)
@@ -68,12 +73,24 @@ def rounded(
 ) -> tuple[Tensor, Tensor | None]:
     """Weight and bias in ``dtype``: themselves if they are, on CUDA by one launch if neither is."""
     if bias_F is None:
-        return weight_FC.to(dtype), None
-    if weight_FC.device.type == "cuda" and dtype not in (weight_FC.dtype, bias_F.dtype):
+        return cast(weight_FC, dtype), None
+    if weight_FC.is_cuda and dtype not in (weight_FC.dtype, bias_F.dtype):
         from levers.kernels.linear_grads_triton import rounded_triton
 
         return rounded_triton(weight_FC, bias_F, dtype)
-    return weight_FC.to(dtype), bias_F.to(dtype)
+    return cast(weight_FC, dtype), cast(bias_F, dtype)
+
+
+def rounded_two(
+    weight: Tensor, bias: Tensor, other: Tensor, other_bias: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Two Linears' weights and biases in ``dtype``, on CUDA by one launch if none of them is."""
+    given = (weight, bias, other, other_bias)
+    if weight.is_cuda and dtype not in [one.dtype for one in given]:
+        from levers.kernels.linear_grads_triton import rounded_four_triton
+
+        return rounded_four_triton(*given, dtype)
+    return *rounded(weight, bias, dtype), *rounded(other, other_bias, dtype)
 
 
 class FusedLinear(torch.autograd.Function):
@@ -90,11 +107,11 @@ class FusedLinear(torch.autograd.Function):
     ) -> Tensor:
         """``[N, F]`` in ``stream``, multiplied in ``matmul``."""
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        x, (weight, bias) = x_NC.to(matmul), rounded(weight_FC, bias_F, matmul)
+        x, (weight, bias) = cast(x_NC, matmul), rounded(weight_FC, bias_F, matmul)
         ctx.matmul = matmul
         ctx.dtypes = x_NC.dtype, weight_FC.dtype, None if bias_F is None else bias_F.dtype
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
-        return F.linear(x, weight, bias).to(stream)
+        return cast(F.linear(x, weight, bias), stream)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -102,7 +119,7 @@ class FusedLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_bias = ctx.needs_input_grad[2]
         x_dtype, weight_dtype, bias_dtype = ctx.dtypes
-        grad = grads[0].to(ctx.matmul)
+        grad = cast(grads[0], ctx.matmul)
         dx = None if weight is None else product(grad, weight, x_dtype)
         dweight = None if x is None else product(grad.t(), x, weight_dtype)
         dbias = column_sums(grad, bias_dtype) if needs_bias else None

@@ -24,15 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from levers.kernels.cublaslt_linear import dtypes_of, precision_of
+from levers.kernels.cublaslt_linear import dtypes_of, parameter_grads, precision_of
 from levers.kernels.cublaslt_ops import (
     gelu_grad,
     input_grad,
     linear,
     linear_gelu,
-    weight_grad,
 )
-from levers.kernels.linear_grads import column_sums, rounded
+from levers.kernels.linear_grads import cast, rounded_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +42,17 @@ class Fusion:
         active: the activation, in the forward; else a kernel of its own reads the pre-activation.
         sums: the first bias's gradient, in the dtype of the rows; else a kernel of its own sums the
             pre-activation's gradient in fp32.
+        beside: both biases' gradients, in the products of the weights' gradients.
     """
 
     active: bool = True
     sums: bool = False
+    beside: bool = False
 
 
 def gelu(h_NF: Tensor) -> Tensor:
     """GELU in its tanh form: our kernel on CUDA, plain PyTorch elsewhere."""
-    if h_NF.device.type == "cuda":
+    if h_NF.is_cuda:
         from levers.kernels.mlp_hidden_triton import gelu_triton
 
         return gelu_triton(h_NF)
@@ -84,16 +85,20 @@ class EpilogueMlp(torch.autograd.Function):
         stream: torch.dtype,
         in_forward: bool,
         sums: bool,
+        beside: bool,
     ) -> Tensor:
         """``[N, C]`` in ``stream``, multiplied in ``matmul``; the hidden layer is in ``stream``."""
         needs_x, needs_up, needs_up_bias, needs_down, _ = ctx.needs_input_grad[:5]
         inside = needs_x or needs_up or needs_up_bias
-        x, (up, up_bias) = x_NC.to(matmul), rounded(up_FC, up_bias_F, matmul)
-        down, down_bias = rounded(down_CF, down_bias_C, matmul)
+        x = cast(x_NC, matmul)
+        parameters = (up_FC, up_bias_F, down_CF, down_bias_C)
+        up, up_bias, down, down_bias = rounded_two(*parameters, matmul)
         active, h = hidden(x, up, up_bias, stream, in_forward)
-        active = active.to(matmul)
-        ctx.matmul, ctx.sums = matmul, sums
-        ctx.dtypes = tuple(one.dtype for one in (x_NC, up_FC, up_bias_F, down_CF, down_bias_C))
+        active = cast(active, matmul)
+        ctx.matmul, ctx.sums, ctx.beside = matmul, sums, beside
+        ctx.dtypes = (
+            x_NC.dtype, up_FC.dtype, up_bias_F.dtype, down_CF.dtype, down_bias_C.dtype,
+        )  # fmt: skip
         ctx.save_for_backward(
             x if needs_up else None,
             up if needs_x else None,
@@ -110,18 +115,19 @@ class EpilogueMlp(torch.autograd.Function):
         x, up, h, active, down = ctx.saved_tensors
         _, _, needs_up_bias, _, needs_down_bias = ctx.needs_input_grad[:5]
         x_dtype, up_dtype, up_bias_dtype, down_dtype, down_bias_dtype = ctx.dtypes
-        grad = grads[0].to(ctx.matmul)
+        grad = cast(grads[0], ctx.matmul)
         dx = dup = dup_bias = None
         if h is not None:
             dh, sums = gelu_grad(grad, down, h, needs_up_bias and ctx.sums)
-            if needs_up_bias:
-                dup_bias = sums.to(up_bias_dtype) if ctx.sums else column_sums(dh, up_bias_dtype)
-            dh = dh.to(ctx.matmul)
+            dh, summed = cast(dh, ctx.matmul), needs_up_bias and not ctx.sums
             dx = None if up is None else input_grad(dh, up, x_dtype)
-            dup = None if x is None else weight_grad(dh, x, up_dtype)
-        ddown = None if active is None else weight_grad(grad, active, down_dtype)
-        ddown_bias = column_sums(grad, down_bias_dtype) if needs_down_bias else None
-        return dx, dup, dup_bias, ddown, ddown_bias, None, None, None, None
+            dtypes = up_dtype, up_bias_dtype if summed else None
+            dup, dup_bias = parameter_grads(dh, x, dtypes, beside=ctx.beside)
+            if needs_up_bias and ctx.sums:
+                dup_bias = cast(sums, up_bias_dtype)
+        dtypes = down_dtype, down_bias_dtype if needs_down_bias else None
+        ddown, ddown_bias = parameter_grads(grad, active, dtypes, beside=ctx.beside)
+        return dx, dup, dup_bias, ddown, ddown_bias, None, None, None, None, None
 
 
 class EpilogueMlps:
@@ -145,6 +151,7 @@ class EpilogueMlps:
     ) -> Tensor:
         """``[N, C]`` in the stream's dtype."""
         parameters = (up_FC, up_bias_F, down_CF, down_bias_C)
-        how = (*dtypes_of(x_NC, self.precision), self.fusion.active, self.fusion.sums)
+        fusion = self.fusion
+        how = (*dtypes_of(x_NC, self.precision), fusion.active, fusion.sums, fusion.beside)
         out: Tensor = EpilogueMlp.apply(x_NC, *parameters, *how)  # type: ignore[no-untyped-call]
         return out

@@ -47,7 +47,7 @@ class GeluAndBiasGrad(torch.autograd.Function):
         """``gelu(h)`` in its tanh form; the bias is not read."""
         ctx.save_for_backward(h_NF)
         ctx.dtype = bias_F.dtype
-        if h_NF.device.type == "cuda":
+        if h_NF.is_cuda:
             from levers.kernels.mlp_hidden_triton import gelu_triton
 
             return gelu_triton(h_NF)
@@ -57,7 +57,7 @@ class GeluAndBiasGrad(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         """Of the pre-activation in its dtype, of the bias in the bias's."""
         (h_NF,) = ctx.saved_tensors
-        if h_NF.device.type == "cuda":
+        if h_NF.is_cuda:
             from levers.kernels.mlp_hidden_triton import gelu_backward_triton
 
             dh_NF, dbias_F = gelu_backward_triton(h_NF, grads[0])

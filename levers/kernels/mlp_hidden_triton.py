@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from levers.kernels.row_blocks_triton import block_count
+
 BLOCK = 2048
 FORWARD_WARPS = 8
 """2048 elements over 256 threads: one 16-byte load a thread."""
@@ -85,7 +87,7 @@ def gelu_triton(h_NF: Tensor) -> Tensor:
     h_NF = h_NF.contiguous()
     out_NF = torch.empty_like(h_NF)
     count = h_NF.numel()
-    _gelu[(max(1, triton.cdiv(count, BLOCK)),)](
+    _gelu[(max(1, block_count(count, BLOCK)),)](
         h_NF, out_NF, count, BLOCK=BLOCK, num_warps=FORWARD_WARPS
     )
     return out_NF
@@ -101,10 +103,10 @@ def gelu_backward_triton(h_NF: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]
     h_NF = h_NF.contiguous()
     grad_NF = grad_NF if grad_NF.stride(-1) == 1 else grad_NF.contiguous()
     rows, width = h_NF.shape
-    chunks = max(1, triton.cdiv(rows, CHUNK))
+    chunks = max(1, block_count(rows, CHUNK))
     dh_NF = torch.empty_like(h_NF)
     partial = h_NF.new_empty((chunks, width), dtype=torch.float32)
-    _gelu_backward[(triton.cdiv(width, COLUMNS), chunks)](
+    _gelu_backward[(block_count(width, COLUMNS), chunks)](
         h_NF, grad_NF, grad_NF.stride(0), dh_NF, partial, rows, width,
         CHUNK=CHUNK, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=BACKWARD_WARPS,
     )  # fmt: skip

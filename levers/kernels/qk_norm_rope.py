@@ -43,8 +43,8 @@ def rows_contiguous(x_NHD: Tensor) -> Tensor:
 
 def unpacked(q_NHD: Tensor | None, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values as views."""
-    q = packed[:, 0] if q_NHD is None else q_NHD
-    return q, packed[:, -2], packed[:, -1]
+    q = packed.select(1, 0) if q_NHD is None else q_NHD
+    return q, packed.select(1, -2), packed.select(1, -1)
 
 
 def check_shapes(
@@ -60,19 +60,28 @@ def check_shapes(
         ValueError: shapes or dtypes that do not belong together, with what was found.
     """
     parts = 3 if q_NHD is None else 2
-    found = f"q {None if q_NHD is None else tuple(q_NHD.shape)}, packed {tuple(packed.shape)}"
     if packed.dim() != 4 or packed.shape[1] != parts:
-        raise ValueError(f"these queries need [rows, {parts}, heads, head dim] packed: {found}")
-    (q, k, _), heads = unpacked(q_NHD, packed), packed.shape[2:]
-    if heads[1] % 2 or q.shape[1:] != heads or q.dtype != k.dtype:
+        needed = f"[rows, {parts}, heads, head dim]"
+        raise ValueError(f"these queries need {needed} packed: {_said(q_NHD, packed)}")
+    rows, heads = packed.shape[0], packed.shape[2:]
+    apart = q_NHD is not None and (q_NHD.shape[1:] != heads or q_NHD.dtype != packed.dtype)
+    if apart or heads[1] % 2:
+        found = _said(q_NHD, packed)
         raise ValueError(f"queries and keys need equal heads, an even head dim, one dtype: {found}")
     if gamma_q_HD.shape != heads or gamma_k_HD.shape != heads:
-        raise ValueError(f"gammas {tuple(gamma_q_HD.shape)}, {tuple(gamma_k_HD.shape)} for {found}")
+        gammas = f"{tuple(gamma_q_HD.shape)}, {tuple(gamma_k_HD.shape)}"
+        raise ValueError(f"gammas {gammas} for {_said(q_NHD, packed)}")
     if turn_NP2 is None:
         return
-    needed = (len(q), heads[1] // 2, 2)
-    if tuple(turn_NP2.shape) != needed or len(k) != len(q):
-        raise ValueError(f"phases {tuple(turn_NP2.shape)}, not {needed}, for {found}")
+    phases = (rows if q_NHD is None else q_NHD.shape[0], heads[1] // 2, 2)
+    if turn_NP2.shape != phases or phases[0] != rows:
+        found = f"{tuple(turn_NP2.shape)}, not {phases}, for {_said(q_NHD, packed)}"
+        raise ValueError(f"phases {found}")
+
+
+def _said(q_NHD: Tensor | None, packed: Tensor) -> str:
+    """The shapes in words, for an error alone: writing them takes longer than checking them."""
+    return f"q {None if q_NHD is None else tuple(q_NHD.shape)}, packed {tuple(packed.shape)}"
 
 
 def turned(x_NHD: Tensor, turn_NP2: Tensor, sign: int) -> Tensor:
@@ -132,7 +141,7 @@ class FusedQkNormRope(torch.autograd.Function):
         ctx.save_for_backward(q_NHD, packed, gamma_q_HD, gamma_k_HD, turn_NP2)
         ctx.keeps_packed = True
         q, k, v = unpacked(q_NHD, packed)
-        if packed.device.type == "cuda":
+        if packed.is_cuda:
             from levers.kernels.qk_norm_rope_triton import forward_triton
 
             return *forward_triton(q, k, gamma_q_HD, gamma_k_HD, turn_NP2), v
@@ -143,7 +152,7 @@ class FusedQkNormRope(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor, None]:
         """Gradients of the rows in their dtype, of the gammas in theirs."""
         q, packed, gamma_q, gamma_k, turn = ctx.saved_tensors
-        if packed.device.type == "cuda":
+        if packed.is_cuda:
             from levers.kernels.qk_norm_rope_grad_triton import backward_triton
 
             computed = backward_triton(q, packed, gamma_q, gamma_k, turn, grads)

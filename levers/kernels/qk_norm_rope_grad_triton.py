@@ -29,6 +29,7 @@ from levers.kernels.qk_norm_rope_tile_triton import (
     store_pairs,
     times_inverse,
 )
+from levers.kernels.row_blocks_triton import block_count, block_width
 
 ROWS, TILES, WARPS = 16, 8, 4
 """A program walks 8 tiles of 16 x 128 over 128 threads, of one head: a thread loads 32 bytes of an
@@ -151,22 +152,22 @@ def backward_triton(
         grads: of queries, keys and values, in their dtype and with any strides.
     """
     q, k, _ = unpacked(q_NHD, packed)
-    heads, dim = q.shape[1:]
+    (q_rows, heads, dim), k_rows = q.shape, k.shape[0]
     grad_q, grad_k, grad_v = map(rows_contiguous, grads)
     dpacked = packed.new_empty(packed.shape)
     dq = dpacked[:, 0] if q_NHD is None else q_NHD.new_empty(q_NHD.shape)
     dkv = dpacked[:, -2:]
-    blocks = triton.cdiv(max(len(q), len(k), 1), TILES * ROWS)
+    blocks = block_count(max(q_rows, k_rows, 1), TILES * ROWS)
     sums = packed.new_empty((2, blocks, heads, dim), dtype=torch.float32)
     _backward[(heads, blocks)](
         q, *q.stride()[:2], grad_q, *grad_q.stride()[:2],
-        dq, dq.stride(0), sums[0], gamma_q_HD.contiguous(), len(q),
+        dq, dq.stride(0), sums[0], gamma_q_HD.contiguous(), q_rows,
         k, *k.stride()[:2], grad_k, *grad_k.stride()[:2],
-        dkv, dkv.stride(0), sums[1], gamma_k_HD.contiguous(), len(k),
+        dkv, dkv.stride(0), sums[1], gamma_k_HD.contiguous(), k_rows,
         grad_v, *grad_v.stride()[:2], q if turn_NP2 is None else turn_NP2.contiguous(),
         heads, dim, dim**0.5,
         TURN=turn_NP2 is not None, TILES=TILES, ROWS=ROWS,
-        PAIRS=triton.next_power_of_2(dim // 2), num_warps=WARPS,
+        PAIRS=block_width(dim // 2, least=1), num_warps=WARPS,
     )  # fmt: skip
     dgamma_q, dgamma_k = sums.sum(1) * dim**0.5
     return None if q_NHD is None else dq, dpacked, dgamma_q, dgamma_k

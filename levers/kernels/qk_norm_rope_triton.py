@@ -22,6 +22,7 @@ from levers.kernels.qk_norm_rope_tile_triton import (
     store_pairs,
     times_inverse,
 )
+from levers.kernels.row_blocks_triton import block_count, block_width
 
 HEADS = 4
 """Heads of a program: 12 heads make 3 groups."""
@@ -89,14 +90,14 @@ def forward_triton(
         gamma_k_HD: scale of the normalised keys.
         turn_NP2: cosine and sine of each pair, fp32, or None.
     """
-    heads, dim = q_NHD.shape[1:]
-    rows = max(len(q_NHD), len(k_MHD), 1)
-    out = tuple(x.new_empty(x.shape) for x in (q_NHD, k_MHD))
-    _forward[(triton.cdiv(heads, HEADS), triton.cdiv(rows, ROWS))](
-        q_NHD, *q_NHD.stride()[:2], out[0], gamma_q_HD.contiguous(), len(q_NHD),
-        k_MHD, *k_MHD.stride()[:2], out[1], gamma_k_HD.contiguous(), len(k_MHD),
+    (q_rows, heads, dim), k_rows = q_NHD.shape, k_MHD.shape[0]
+    rows = max(q_rows, k_rows, 1)
+    q_out, k_out = q_NHD.new_empty(q_NHD.shape), k_MHD.new_empty(k_MHD.shape)
+    _forward[(block_count(heads, HEADS), block_count(rows, ROWS))](
+        q_NHD, *q_NHD.stride()[:2], q_out, gamma_q_HD.contiguous(), q_rows,
+        k_MHD, *k_MHD.stride()[:2], k_out, gamma_k_HD.contiguous(), k_rows,
         q_NHD if turn_NP2 is None else turn_NP2.contiguous(), heads, dim, dim**0.5,
         TURN=turn_NP2 is not None, HEADS=HEADS, ROWS=ROWS,
-        PAIRS=triton.next_power_of_2(dim // 2), num_warps=WARPS,
+        PAIRS=block_width(dim // 2, least=1), num_warps=WARPS,
     )  # fmt: skip
-    return out[0], out[1]
+    return q_out, k_out

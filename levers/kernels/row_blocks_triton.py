@@ -28,9 +28,14 @@ def slot_count(rows: int, samples: int, rows_of_block: int) -> int:
     return rows // rows_of_block + samples
 
 
-def block_width(size: int) -> int:
-    """The power of two from 16 that holds so many; by comparisons, which a compiled graph keeps."""
-    width = 16
+def block_count(size: int, block: int) -> int:
+    """How many blocks hold so many; Triton's own function for it takes microseconds on the host."""
+    return (size + block - 1) // block
+
+
+def block_width(size: int, least: int = 16) -> int:
+    """The power of two from ``least`` that holds so many; a compiled graph keeps comparisons."""
+    width = least
     while width < size:
         width *= 2
     return width
@@ -136,7 +141,7 @@ def sum_partials(
     """
     kinds, slots, channels = partial_KPC.shape
     out_KBC = partial_KPC.new_empty((kinds, samples, channels), dtype=dtype)
-    _sum_partials[(triton.cdiv(channels, BLOCK_C), samples, kinds)](
+    _sum_partials[(block_count(channels, BLOCK_C), samples, kinds)](
         partial_KPC,
         out_KBC,
         partial_KPC if cu_seqlens is None else cu_seqlens,

@@ -45,7 +45,7 @@ class RowNorm:
         self, x_NC: Tensor, scale_BC: Tensor, shift_BC: Tensor, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The rows in ``dtype``, their means and their reciprocal deviations, both ``[N]``."""
-        if x_NC.device.type == "cuda":
+        if x_NC.is_cuda:
             from levers.kernels.row_norm_triton import forward_triton
 
             return forward_triton(
@@ -78,7 +78,7 @@ class RowNorm:
         if grad_NC is None:
             return stream_NC, None, None
         x_NC, mean_N, rstd_N, scale_BC = saved
-        if x_NC.device.type == "cuda":
+        if x_NC.is_cuda:
             from levers.kernels.row_norm_triton import backward_triton
 
             return backward_triton(

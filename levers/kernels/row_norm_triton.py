@@ -177,9 +177,10 @@ def forward_triton(
     x_NC = with_unit_stride(x_NC)
     scale_BC, shift_BC = with_unit_stride(scale_BC), with_unit_stride(shift_BC)
     rows, channels = x_NC.shape
-    samples, block = len(scale_BC), block_width(channels)
+    samples, block = scale_BC.shape[0], block_width(channels)
     y_NC = x_NC.new_empty((rows, channels), dtype=dtype)
-    mean_N, rstd_N = x_NC.new_empty((2, rows), dtype=torch.float32)
+    mean_N = x_NC.new_empty(rows, dtype=torch.float32)
+    rstd_N = torch.empty_like(mean_N)
     _forward[(slot_count(rows, samples, FORWARD_ROWS),)](
         x_NC,
         scale_BC,
@@ -227,7 +228,7 @@ def backward_triton(
     scale_BC = with_unit_stride(scale_BC)
     beside_NC = grad_NC if stream_NC is None else with_unit_stride(stream_NC)
     rows, channels = x_NC.shape
-    samples, block = len(scale_BC), block_width(channels)
+    samples, block = scale_BC.shape[0], block_width(channels)
     slots = slot_count(rows, samples, BACKWARD_ROWS)
     dx_NC = x_NC.new_empty((rows, channels))
     partial_KPC = x_NC.new_empty((2, slots if sums else 0, channels), dtype=torch.float32)

@@ -51,7 +51,7 @@ def segment_sum_torch(rows_NC: Tensor, segments: Segments, dtype: torch.dtype) -
 
 def segment_sum(rows_NC: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:
     """The segment sum of the rows' device: our Triton kernel on CUDA, plain PyTorch elsewhere."""
-    if rows_NC.device.type == "cuda":
+    if rows_NC.is_cuda:
         from levers.kernels.segment_sum_triton import segment_sum_triton
 
         return segment_sum_triton(rows_NC, segments.offsets, segments.cu_seqlens, dtype)

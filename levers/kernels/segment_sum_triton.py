@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from levers.kernels.row_blocks_triton import block_count
+
 ROWS = 256
 """Rows of one stage-one program: 8192 rows of 1536 channels give 32 x 12 programs a sample."""
 
@@ -86,8 +88,8 @@ def segment_sum_triton(
     rows_NC = rows_NC if rows_NC.stride(1) == 1 else rows_NC.contiguous()
     segments, channels = len(offsets) - 1, rows_NC.shape[1]
     longest = max(after - before for before, after in itertools.pairwise(offsets))
-    splits = max(1, triton.cdiv(longest, ROWS))
-    blocks = triton.cdiv(channels, BLOCK_C)
+    splits = max(1, block_count(longest, ROWS))
+    blocks = block_count(channels, BLOCK_C)
     partial = rows_NC.new_empty((segments, splits, channels), dtype=torch.float32)
     out_BC = rows_NC.new_empty((segments, channels), dtype=dtype)
     _partial_sums[(blocks, splits, segments)](

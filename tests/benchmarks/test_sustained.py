@@ -124,3 +124,12 @@ def test_the_fast_look_stores_what_the_device_did_and_each_step(
     assert [len(row["levers"]) for row in rows] == [1, 2]
     assert all(row["device"] == {"readings": 0, "throttled": {}} for row in rows)
     assert all(len(row["step_s"]) == 2 for row in rows)
+    assert not any("enqueue_s" in row for row in rows)
+
+
+def test_the_fast_look_says_what_the_host_takes_of_a_step() -> None:
+    row = {"step_s": (0.41, 0.45, 0.42), "enqueue_s": (0.3, 0.4, 0.31)}
+    row |= {"enqueue_forward_s": (0.1, 0.2, 0.11)}
+    said = "the host takes 310.0 ms to enqueue a step of 420.0 ms, 110.0 of them in the forward"
+    assert flow_steps.host_line(row).strip() == said
+    assert flow_steps.host_line({"step_s": (0.41,)}) == ""

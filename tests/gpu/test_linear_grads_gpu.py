@@ -18,7 +18,13 @@ from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.base import OpCase, engaged
 from levers.fused_linear_grads import LEVER, SITE
-from levers.kernels.linear_grads import FusedLinearGrads, column_sums, product, rounded
+from levers.kernels.linear_grads import (
+    FusedLinearGrads,
+    column_sums,
+    product,
+    rounded,
+    rounded_two,
+)
 from levers.kernels.linear_grads_cases import LinearCase
 
 pytestmark = [
@@ -184,6 +190,15 @@ def test_the_casts_round_as_pytorch_does_also_at_the_edges() -> None:
             assert ours is not None
             assert torch.equal(ours.nan_to_num(7.0), given.to(dtype).nan_to_num(7.0))
             assert torch.equal(ours.isnan(), given.isnan())
+
+
+def test_one_launch_casts_two_linears_as_two_launches_do() -> None:
+    for up, down in (((8192, 1536), (1536, 8192)), ((72, 40), (40, 72)), ((1, 1), (1, 1))):
+        given = [drawn(*shape, seed=i) for i, shape in enumerate((up, up[:1], down, down[:1]))]
+        found = rounded_two(*given, BF16)
+        for ours, one in zip(found, given, strict=True):
+            assert ours is not None
+            assert torch.equal(ours, one.to(BF16))
 
 
 def test_rows_beyond_two_to_the_31_elements_are_summed() -> None:

@@ -33,9 +33,10 @@ pytestmark = [
 ]
 
 LEVERS: list[tuple[Lever, str]] = [
-    *((gemm_epilogue_mlp.LEVER, setting) for setting in ("on", "bgrad", "backward")),
+    *((gemm_epilogue_mlp.LEVER, setting) for setting in ("on", "bgrad", "backward", "bgradb")),
     (tuned_gemm.LEVER, "on"),
     (tuned_gemm.LEVER, "narrow"),
+    (tuned_gemm.LEVER, "bgradb"),
 ]
 NAMED = [f"{lever.name} {setting}" for lever, setting in LEVERS]
 TIMED = [pair for pair in LEVERS if pair[1] not in ("bgrad", "backward")]

@@ -122,3 +122,10 @@ def test_the_roofline_is_above_the_step() -> None:
     one.warm_up()
     assert ceiling["train/tok_s"] > one.measure().values["train/tok_s"]
     assert ceiling["train/mfu_true"] < 100
+
+
+def test_the_host_has_enqueued_a_step_before_the_device_is_through() -> None:
+    found = session().measure()
+    series = ("step_s", "enqueue_s", "enqueue_forward_s")
+    for step_s, enqueue_s, forward_s in zip(*(found.raw[name] for name in series), strict=True):
+        assert 0 < forward_s < enqueue_s <= step_s

@@ -16,7 +16,7 @@ from tests.levers.test_step_levers import SLAT_FLOW, SMALL, session
 
 CASES = [
     pytest.param(case, id=f"{setting}: {case.name}")
-    for setting in ("on", "bgrad", "backward")
+    for setting in ("on", "bgrad", "backward", "bgradb")
     for case in LEVER.op_cases(setting, "cpu")
 ]
 

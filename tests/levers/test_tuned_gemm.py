@@ -18,7 +18,7 @@ from tests.levers.test_step_levers import SLAT_FLOW, SMALL, session
 
 CASES = [
     pytest.param(case, id=f"{setting}: {case.name}")
-    for setting in ("on", "narrow")
+    for setting in ("on", "narrow", "bgradb")
     for case in LEVER.op_cases(setting, "cpu")
 ]
 

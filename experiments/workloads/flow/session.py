@@ -6,11 +6,10 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
@@ -31,7 +30,7 @@ from experiments.workloads.flow.memory import largest_batch, step_bytes
 from experiments.workloads.flow.names import AXES, PEAK_BYTES, WARMUP_S
 from experiments.workloads.flow.precision import PRECISIONS
 from experiments.workloads.flow.sites import Sites
-from experiments.workloads.flow.step import Step, adamw, build_model
+from experiments.workloads.flow.step import Step, Timed, adamw, build_model
 from experiments.workloads.flow.traffic import optimiser_bytes, row_bytes
 from experiments.workloads.team import ALONE, Team
 from levers.base import Site
@@ -87,10 +86,10 @@ class TrainingSession:
             self.warm_up()
         _reset_peak_memory(self.device)
         runs = [self._paced_step() for _ in range(self.config.steps)]
-        losses = [float(loss) for _, loss in runs]
+        losses = [float(one.loss) for one in runs]
         if not all(map(math.isfinite, losses)):
             raise FloatingPointError(f"the loss is not finite: {losses}")
-        seconds = self.team.slowest([time_s for time_s, _ in runs])
+        seconds = self.team.slowest([one.step_s for one in runs])
         values = step_values(self.config, statistics.median(seconds), self._peak)
         values |= {PEAK_BYTES.name: _peak_memory(self.device), WARMUP_S.name: self._warmup_s}
         step = self.step()
@@ -100,6 +99,7 @@ class TrainingSession:
             raw={
                 "step_s": seconds,
                 "loss": tuple(losses),
+                **self._host_s(runs),
                 "peak_flop_per_s": (self._peak,),
                 **self.team.after(self.step()),
             },
@@ -108,9 +108,18 @@ class TrainingSession:
             facts={**self._facts(), **overwritten(step.samples, inputs)},
         )
 
-    def _paced_step(self) -> tuple[float, Tensor]:
+    def _paced_step(self) -> Timed:
         self.pace()
         return self.step().timed()
+
+    def _host_s(self, runs: Sequence[Timed]) -> dict[str, tuple[float, ...]]:
+        """How long the host took to give a device each step; a CPU works while it is given."""
+        if torch.device(self.device).type != "cuda":
+            return {}
+        return {
+            "enqueue_s": tuple(one.enqueue_s for one in runs),
+            "enqueue_forward_s": tuple(one.forward_s for one in runs),
+        }
 
     def exercise(self) -> None:
         """One step that the sites watch; every axis is drawn from the same step."""

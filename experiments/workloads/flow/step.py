@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +63,27 @@ def synchronise(device: torch.device | str) -> None:
         torch.cuda.synchronize(device)
 
 
+class Timed(NamedTuple):
+    """One timed step.
+
+    A device's queue holds about a thousand launches, and a host that is further ahead waits for
+    room in it: ``enqueue_s`` is the most that the host's own work can have taken. A forward is
+    shorter than the queue, so ``forward_s`` is that work, unless the forward itself waits for the
+    device.
+
+    Attributes:
+        step_s: from an idle device to an idle device.
+        loss: on the device.
+        enqueue_s: until the device had been given all of the step.
+        forward_s: what of that went by in the forwards of all micro-batches, losses included.
+    """
+
+    step_s: float
+    loss: Tensor
+    enqueue_s: float
+    forward_s: float
+
+
 @dataclass(slots=True)
 class Step:
     """The work that is timed: a model, the samples of a step, and perhaps an optimiser.
@@ -77,6 +99,7 @@ class Step:
     team: Team = ALONE
     forward: Callable[..., Tensor] = field(init=False)
     _packed: dict[tuple[int, ...], tuple[Batch, ...]] = field(init=False, default_factory=dict)
+    _forward_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.forward = self.team.wrap(self.model)
@@ -129,17 +152,21 @@ class Step:
         """Add the gradients of one micro-batch to those that are there."""
         batch.cond.grad = None
         with exchange:
+            start = time.perf_counter()
             loss = flow_loss(self.model, batch, self.forward)
+            self._forward_s += time.perf_counter() - start
             torch.autograd.backward(loss)
         self.model.sites.micro_batch_ran(len(batch.layout.lengths))
         return loss.detach()
 
-    def timed(self) -> tuple[float, Tensor]:
-        """Seconds of one step, from an idle device to an idle device, and the loss."""
+    def timed(self) -> Timed:
+        """One step from an idle device to an idle device; nothing waits for the device within."""
         device = self.device
         synchronise(device)
         self.team.start()
+        self._forward_s = 0.0
         start = time.perf_counter()
         loss = self.run()
+        enqueue_s = time.perf_counter() - start
         synchronise(device)
-        return time.perf_counter() - start, loss
+        return Timed(time.perf_counter() - start, loss, enqueue_s, self._forward_s)

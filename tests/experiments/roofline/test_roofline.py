@@ -92,6 +92,7 @@ def test_a_kernel_is_classed_by_its_name(name: str, group: Group) -> None:
         ("_column_sums", "reductions"),
         ("_sum_partials", "reductions"),
         ("_cast_both", "copies"),
+        ("_cast_four", "copies"),
         (
             "void at::native::unrolled_elementwise_kernel<at::native::bfloat16_copy_kernel_cuda",
             "copies",
@@ -122,6 +123,7 @@ def test_nothing_of_the_recorded_packed_step_is_left_to_other() -> None:
     [
         ("aten::addmm", "gemm"),
         ("levergate::weight_grad", "gemm"),
+        ("levergate::both_grads", "gemm"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
         ("aten::native_layer_norm", "row kernels"),
         ("aten::index_put_", "reductions"),
@@ -250,6 +252,29 @@ def test_the_waits_of_the_device_are_told_by_the_kernels_around_them() -> None:
     assert "0.035 ms of a step" in waits.notes[0]
     assert any("slowed the host" in note for note in groups(profile).notes)
     assert gaps(profile.model_copy(update={"idle_ms": None})) is None
+
+
+def test_a_profile_says_how_long_the_host_takes_to_enqueue_a_step() -> None:
+    profile = profiling.summary(
+        profiling.read_kernels([event("a", 0, 10)]), 1, 1.0, device_kind="d", levers=(),
+        plain_step_ms=410.0, profiled_step_ms=411.0, level="kernels", unit="step",
+        facts={"enqueue_ms": 260.5},
+    )  # fmt: skip
+    said = "the host takes 260.500 ms to enqueue a step of 410.000 ms"
+    assert any(said in note for note in groups(profile).notes)
+    silent = groups(profile.model_copy(update={"facts": {}}))
+    assert not any("enqueue" in note for note in silent.notes)
+
+
+def test_the_time_to_enqueue_ends_before_the_device_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    clock = iter(float(i) for i in range(100))
+    monkeypatch.setattr(profiling.torch.cuda, "synchronize", lambda: order.append("wait"))
+    monkeypatch.setattr(profiling.time, "perf_counter", lambda: order.append("t") or next(clock))
+    assert profiling._enqueue_ms(lambda: order.append("work"), 2) == 1e3
+    assert order == ["wait", "t", "work", "t"] * 2 + ["wait"]
 
 
 def test_operators_of_a_cpu_have_no_waits() -> None:

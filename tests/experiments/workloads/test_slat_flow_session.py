@@ -186,6 +186,26 @@ def test_a_sample_carries_every_axis_and_its_raw_times() -> None:
     assert found.values["train/tok_s"] == pytest.approx(sum(one.config.lengths) / step_s)
 
 
+def test_a_step_says_when_the_host_had_enqueued_it_and_its_forwards() -> None:
+    step = session(accumulate="2").step()
+    first, second = step.timed(), step.timed()
+    for one in (first, second):
+        assert 0 < one.forward_s < one.enqueue_s <= one.step_s
+        assert math.isfinite(float(one.loss))
+    assert second.forward_s != first.forward_s
+
+
+def test_a_sample_keeps_the_hosts_times_where_another_device_does_the_work() -> None:
+    one = session()
+    runs = [one.step().timed() for _ in "ab"]
+    assert one._host_s(runs) == {}
+    assert not {"enqueue_s", "enqueue_forward_s"} & set(one.measure().raw)
+    one.device = "cuda:0"
+    found = one._host_s(runs)
+    assert found["enqueue_s"] == tuple(run.enqueue_s for run in runs)
+    assert found["enqueue_forward_s"] == tuple(run.forward_s for run in runs)
+
+
 def test_every_step_does_the_same_work_from_fresh_gradients() -> None:
     one = session()
     step = one.step()

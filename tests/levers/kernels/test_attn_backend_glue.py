@@ -219,6 +219,27 @@ def test_what_a_backend_has_no_kernels_for_is_refused(
         refuse(backend, q)
 
 
+def test_the_device_is_asked_once_for_each_dtype_and_head_dim(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[torch.dtype, int]] = []
+    noted = lambda backend, q: asked.append((q.dtype, q.shape[-1]))  # noqa: E731
+    monkeypatch.setattr(attn_backend, "refuse", noted)
+    attention, samples = PackedAttention("fa4"), Samples.of((2, 3), "cpu")
+    for dtype, size in ((torch.float64, 8), (torch.float64, 8), (torch.float32, 8)):
+        rows = torch.ones(5, 2, size, dtype=dtype)
+        attention(rows, rows, rows, samples, samples)
+    assert asked == [(torch.float64, 8), (torch.float32, 8)]
+
+    def refused(backend: str, q: Tensor) -> None:
+        raise BadParameter("no kernels", cure="none")
+
+    monkeypatch.setattr(attn_backend, "refuse", refused)
+    for _ in "ab":
+        with pytest.raises(BadParameter, match="no kernels"):
+            attention(*[torch.ones(5, 2, 16)] * 3, samples, samples)
+
+
 def test_packages_are_found_by_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +36,14 @@ from levers.kernels.cublaslt_abi import (
 from levers.kernels.cublaslt_plan import Operands, Plan, Problem
 
 NOT_SUPPORTED = 15
+STREAM = 77
 MAPS = """7f0000000000-7f0001000000 r-xp 00000000 08:01 1   /usr/lib/libc.so.6
 7f1000000000-7f1001000000 r--p 00000000 08:01 2   /opt/nvidia/cu13/lib/libcublas.so.13
 7f2000000000-7f2001000000 r-xp 00000000 08:01 3   /opt/nvidia/cu13/lib/libcublasLt.so.13
 """
+
+
+BIAS_POINTER, AUX_POINTER = Operation.BIAS_POINTER, Operation.AUX_POINTER
 
 
 class Function:
@@ -93,10 +100,6 @@ class Recorder:
         return [arguments for called, arguments in self.calls if called == f"cublasLt{name}"]
 
 
-class Stream:
-    cuda_stream = 77
-
-
 class Bench:
     """A device without one: the time of each algorithm is told, not measured."""
 
@@ -106,11 +109,22 @@ class Bench:
         monkeypatch.setattr(cublaslt, "loaded_library", lambda: Library(recorder))
         monkeypatch.setattr(cublaslt, "device_us", self.clock)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a device")
-        monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream())
+        self.current, self.entered = 0, 0
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "device", self.device)
+        monkeypatch.setattr(cublaslt, "raw_stream", lambda device: STREAM)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(CublasLt, "_workspace", lambda self, stream: torch.zeros(1))
         self.lt = CublasLt(0)
+
+    @contextlib.contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        before, self.current = self.current, index
+        self.entered += 1
+        try:
+            yield
+        finally:
+            self.current = before
 
     def clock(self, call: Any) -> float:
         call()
@@ -287,8 +301,49 @@ def test_a_call_hands_over_both_scalars_all_operands_and_the_stream(bench: Bench
     assert (arguments[2]._obj.value, arguments[7]._obj.value) == (1.0, 0.0)
     pointers = [arguments[index] for index in (3, 5, 8, 10)]
     assert pointers == [t.data_ptr() for t in (given.a, given.b, given.out, given.out)]
-    assert arguments[15] == Stream.cuda_stream
+    assert arguments[15] == STREAM
     assert len(arguments) == len(SIGNATURES["cublasLtMatmul"])
+
+
+def test_a_device_that_is_not_the_current_one_is_made_so_for_the_call(bench: Bench) -> None:
+    bench.lt.run(problem(), operands())
+    before = bench.entered
+    bench.lt.run(problem(), operands())
+    assert bench.entered == before
+    bench.current = 1
+    bench.lt.run(problem(), operands())
+    assert (bench.entered, bench.current) == (before + 1, 1)
+
+
+def test_a_launch_runs_with_the_bias_of_its_own_call_whatever_other_threads_do(
+    bench: Bench,
+) -> None:
+    shape = problem(epilogue=Epilogue.GELU_AUX_BIAS)
+    bench.lt.run(shape, operands(bias=True))
+    pointed: list[tuple[int, int, int]] = []
+    multiply = bench.recorder.multiply
+
+    def noted(*arguments: Any) -> int:
+        attributes = bench.recorder.attributes
+        bias, aux = (attributes[one.number] for one in (BIAS_POINTER, AUX_POINTER))
+        time.sleep(1e-4)
+        pointed.append((arguments[8], bias, aux))
+        return multiply(*arguments)
+
+    bench.recorder.multiply = noted  # type: ignore[method-assign]
+    given = [operands(bias=True) for _ in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: bench.lt.run(shape, one), given))
+    expected = [tuple(t.data_ptr() for t in (one.out, one.bias, one.aux)) for one in given]  # type: ignore[union-attr]
+    assert sorted(pointed) == sorted(expected)
+
+
+def test_an_address_that_the_library_refuses_is_an_error(bench: Bench) -> None:
+    shape = problem(epilogue=Epilogue.BIAS)
+    bench.lt.run(shape, operands(bias=True))
+    bench.recorder.set_attribute = lambda *arguments: 7  # type: ignore[method-assign]
+    with pytest.raises(Refused, match=r"BIAS_POINTER .*CUBLAS_STATUS_INVALID_VALUE"):
+        bench.lt.run(shape, operands(bias=True))
 
 
 def test_all_proposals_can_be_seen_with_their_times(bench: Bench) -> None:

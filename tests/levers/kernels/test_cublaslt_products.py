@@ -6,16 +6,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from levers.kernels import cublaslt_linear, cublaslt_ops
 from levers.kernels import cublaslt_products as products
 from levers.kernels.cublaslt_abi import Epilogue, Kind
-from levers.kernels.cublaslt_linear import TunedLinears
+from levers.kernels.cublaslt_linear import TunedLinears, parameter_grads
 from levers.kernels.cublaslt_plan import Operands, Problem
 from levers.kernels.mlp_epilogue import EpilogueMlps, Fusion
 from levers.kernels.mlp_epilogue_cases import Dtypes, PublishedMlp
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
-FUSIONS = [Fusion(), Fusion(sums=False), Fusion(active=False)]
+FUSIONS = [Fusion(), Fusion(sums=True), Fusion(active=False), Fusion(beside=True)]
 ROWS, CHANNELS, WIDTH = 9, 6, 10
 
 
@@ -66,6 +68,9 @@ class Emulated:
         if p.epilogue == Epilogue.DGELU_BGRAD:
             assert operands.bias is not None
             operands.bias.copy_(d.sum(1))
+        if p.epilogue == Epilogue.BGRADB:
+            assert operands.bias is not None
+            operands.bias.copy_((b.t() if p.transpose_b else b).sum(0))
         column_major(operands.out, p.m, p.n).copy_(d)
 
 
@@ -105,12 +110,17 @@ def test_each_product_is_the_librarys_problem_for_the_same_function(emulated: Em
             products.gelu_grad(grad, weight, h, False),
             strict=True,
         ),
+        *zip(
+            products.both_grads_lt(grad, x, FP32),
+            products.both_grads(grad, x, FP32),
+            strict=True,
+        ),
     ]
     for library, plain in pairs:
         torch.testing.assert_close(library, plain, rtol=1e-5, atol=1e-5)
     assert emulated.epilogues == [
         Epilogue.BIAS, Epilogue.DEFAULT, Epilogue.DEFAULT, Epilogue.DEFAULT,
-        Epilogue.GELU_AUX_BIAS, Epilogue.DGELU_BGRAD, Epilogue.DGELU,
+        Epilogue.GELU_AUX_BIAS, Epilogue.DGELU_BGRAD, Epilogue.DGELU, Epilogue.BGRADB,
     ]  # fmt: skip
 
 
@@ -119,7 +129,7 @@ def test_the_library_takes_rows_on_cuda_and_sides_of_eight() -> None:
     assert not products.on_library(rows, 8, 16)
 
     class Cuda:
-        device = torch.device("cuda", 0)
+        is_cuda = True
 
         def __init__(self, count: int) -> None:
             self.count = count
@@ -130,6 +140,49 @@ def test_the_library_takes_rows_on_cuda_and_sides_of_eight() -> None:
     assert products.on_library(Cuda(24), 8, 16)  # type: ignore[arg-type]
     assert not products.on_library(Cuda(24), 8, 12)  # type: ignore[arg-type]
     assert not products.on_library(Cuda(0), 8, 16)  # type: ignore[arg-type]
+
+
+def test_a_compilers_stand_in_of_a_cuda_tensor_is_on_the_library_too() -> None:
+    with FakeTensorMode():
+        assert products.on_library(torch.empty(3, 8, device="cuda"), 8, 16)
+        assert not products.on_library(torch.empty(3, 8), 8, 16)
+
+
+def test_the_same_shapes_are_the_same_problem_object() -> None:
+    x, weight, _, grad, _ = inputs(BF16)
+    for make in (
+        lambda: products.linear_problem(x, weight, BF16, Epilogue.BIAS),
+        lambda: products.input_problem(grad, weight, BF16, Epilogue.DEFAULT),
+        lambda: products.weight_problem(grad, x, FP32),
+    ):
+        assert make() is make()
+    forms = {
+        products.linear_problem(rows, weight, dtype, epilogue)
+        for rows in (x, x[:4])
+        for dtype in (BF16, FP32)
+        for epilogue in (Epilogue.BIAS, Epilogue.DEFAULT)
+    }
+    assert len(forms) == 8
+
+
+def test_the_operator_is_called_inside_a_compiled_region_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, weight, bias, grad, h = inputs(FP32)
+    calls = {
+        "linear": (x, weight, bias, FP32),
+        "linear_gelu": (x, weight, bias, FP32),
+        "input_grad": (grad, weight, FP32),
+        "gelu_grad": (grad, weight, h, True),
+        "weight_grad": (grad, x, FP32),
+        "both_grads": (grad, x, FP32),
+    }
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
+        for name, arguments in calls.items():
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+                getattr(cublaslt_ops, name)(*arguments)
+            assert (f"levergate::{name}" in {one.name for one in seen.events()}) == compiling
 
 
 def test_operands_of_any_stride_are_made_dense_for_the_library(emulated: Emulated) -> None:
@@ -165,8 +218,9 @@ def test_gradcheck_holds_in_fp64(fusion: Fusion) -> None:
     assert torch.autograd.gradcheck(over(FP64, fusion), leaves())
 
 
-def test_gradcheck_of_the_linear_holds_in_fp64() -> None:
-    linear = TunedLinears(Dtypes64().linear)
+@pytest.mark.parametrize("beside", [False, True])
+def test_gradcheck_of_the_linear_holds_in_fp64(beside: bool) -> None:
+    linear = TunedLinears(Dtypes64().linear, beside=beside)
     x, weight, bias, *_ = leaves()
     assert torch.autograd.gradcheck(linear, (x, weight, bias))
     assert torch.autograd.gradcheck(lambda x, weight: linear(x, weight, None), (x, weight))
@@ -232,3 +286,30 @@ def test_a_compiler_takes_the_products_in_without_a_break() -> None:
         found.append((out, *torch.autograd.grad(out, given, torch.ones_like(out))))
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(eager, compiled)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_weights_product_sums_the_biass_gradient_only_where_both_have_one_dtype(
+    beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("both_grads", "weight_grad", "column_sums"):
+        plain = getattr(cublaslt_linear, name)
+        monkeypatch.setattr(
+            cublaslt_linear, name, lambda *a, n=name, p=plain: asked.append(n) or p(*a)
+        )
+    x, _, _, grad, _ = inputs(BF16)
+    for dtypes, one_product in (
+        ((FP32, FP32), True),
+        ((FP32, BF16), False),
+        ((FP32, None), False),
+    ):
+        asked.clear()
+        dweight, dbias = parameter_grads(grad, x, dtypes, beside=beside)
+        assert dweight is not None
+        assert (dweight.dtype, None if dbias is None else dbias.dtype) == dtypes
+        assert (asked == ["both_grads"]) == (beside and one_product)
+    assert parameter_grads(grad, None, (FP32, None), beside=beside) == (None, None)
+    alone = parameter_grads(grad, None, (FP32, FP32), beside=beside)[1]
+    assert alone is not None
+    torch.testing.assert_close(alone, grad.float().sum(0))

@@ -12,7 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from levers.errors import BadParameter
-from levers.kernels.linear_grads import FusedLinear, FusedLinearGrads, column_sums, product
+from levers.kernels.linear_grads import (
+    FusedLinear,
+    FusedLinearGrads,
+    column_sums,
+    product,
+    rounded_two,
+)
 from levers.kernels.linear_grads_cases import CPU_PRODUCTS, Products
 
 BF16 = torch.bfloat16
@@ -188,3 +194,31 @@ def test_one_launch_casts_weight_and_bias(kernels: ModuleType, shape: tuple[int,
         assert all(one.dtype == torch.float16 and one.is_contiguous() for one in found)
         assert torch.equal(found[0].float(), weight)
         assert torch.equal(found[1].float(), bias)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("shape", "other"),
+    [((1, 1), (1, 1)), ((64, 33), (33, 64)), ((41, 150), (3000, 2)), ((9, 5), (0, 9))],
+)
+def test_one_launch_casts_two_weights_and_their_biases(
+    kernels: ModuleType, shape: tuple[int, int], other: tuple[int, int]
+) -> None:
+    shapes = (shape, shape[:1], other, other[:1])
+    given = [drawn(*one, seed=i).half().float() for i, one in enumerate(shapes)]
+    for weight in (given[0], given[0].t().contiguous().t()):
+        found = kernels.rounded_four_triton(weight, *given[1:], torch.float16)
+        assert all(one.dtype == torch.float16 and one.is_contiguous() for one in found)
+        for ours, true in zip(found, given, strict=True):
+            assert torch.equal(ours.float(), true)
+
+
+def test_two_linears_parameters_are_each_in_the_asked_dtype() -> None:
+    given = [drawn(*one, seed=i) for i, one in enumerate(((4, 3), (4,), (3, 4), (3,)))]
+    found = rounded_two(*given, BF16)
+    for ours, one in zip(found, given, strict=True):
+        assert ours is not None
+        assert torch.equal(ours, one.to(BF16))
+    assert all(
+        ours is one for ours, one in zip(rounded_two(*given, torch.float32), given, strict=True)
+    )
