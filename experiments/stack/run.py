@@ -75,7 +75,7 @@ def _begin(
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     stack = stack_prepare.resolved(request, device, registry, listener)
-    stack = _with_tokens(stack, request.tokens_on)
+    stack = with_tokens(stack, request.tokens_on)
     _check_room(stack, home, listener)
     now = datetime.now(UTC)
     head = StackRecord(
@@ -92,7 +92,7 @@ def _begin(
     return stack, head
 
 
-def _with_tokens(stack: Stack, texts: Sequence[str]) -> Stack:
+def with_tokens(stack: Stack, texts: Sequence[str]) -> Stack:
     """The stack with the tokens of the whole compared on these models.
 
     Raises:
