@@ -17,11 +17,12 @@ timed one, in every mode, and each is judged by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from experiments.parity.bench import Arms, Bench, concurrencies
+from experiments.parity.bench import Arms, Bench, ProcessFailed, concurrencies
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity.streams import Compared, apart, compare, merge
 from experiments.parity.tokens_judge import judge, judged, wide
@@ -112,19 +113,44 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
     """
     parts: dict[str, list[Compared]] = {}
     for mode in modes(bench):
-        ref = _ask(bench, "ref", arms, mode)
-        again = _ask(bench, "ref", arms, repeated(bench, mode), repeat=1)
-        cand = _ask(bench, "cand", arms, mode)
-        fault = _fault(name, mode, ref, again, cand, bench)
-        if fault is not None:
-            return fault
-        compared = _with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand))
-        parts.setdefault(mode.model, []).append(compared)
+        with _named(mode):
+            found = _mode(bench, arms, mode, name)
+        if isinstance(found, CheckResult):
+            return found
+        parts.setdefault(mode.model, []).append(found)
     policy, strict = bench.spec.policy, bench.strict
     results = {
-        model: judge(name, merge(found), policy, strict=strict) for model, found in parts.items()
+        model: judge(name, merge(seen), policy, strict=strict) for model, seen in parts.items()
     }
     return judged(name, results)
+
+
+def _mode(bench: Bench, arms: Arms, mode: Mode, name: str) -> Compared | CheckResult:
+    """The streams of one mode side by side, or what ends the check."""
+    ref = _ask(bench, "ref", arms, mode)
+    again = _ask(bench, "ref", arms, repeated(bench, mode), repeat=1)
+    cand = _ask(bench, "cand", arms, mode)
+    fault = _fault(name, mode, ref, again, cand, bench)
+    return fault or _with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand))
+
+
+@contextlib.contextmanager
+def _named(mode: Mode) -> Iterator[None]:
+    """A process that fails says with which model it decoded, where that is not the timed one.
+
+    Raises:
+        ProcessFailed: it failed.
+    """
+    try:
+        yield
+    except ProcessFailed as error:
+        if not mode.model:
+            raise
+        named = (
+            one.model_copy(update={"message": f"{mode.name}: {one.message}"})
+            for one in error.failures
+        )
+        raise ProcessFailed(tuple(named)) from error
 
 
 def none_far(bench: Bench, arms: Arms, name: str) -> CheckResult:

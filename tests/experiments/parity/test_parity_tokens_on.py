@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from experiments.parity import stack, tokens
-from experiments.parity.bench import Bench, Limits
+from experiments.parity.bench import Bench, Limits, ProcessFailed
 from experiments.parity.cache import ParityCache
 from experiments.spec import AbSpec, LeverSetting, TokenModel
-from experiments.tasks import Outputs, Task
+from experiments.tasks import Outputs, Task, TaskResult
 from levers.policy import ParityClass
 from tests.support.fake_arms import PLAIN, FakeArms, FakeLever, FakeWorkload, Plant, spec, streams
 
@@ -129,6 +129,17 @@ def test_a_model_on_which_nothing_was_decoded_makes_the_check_empty() -> None:
     found = tokens.check(bench(asked(), FakeArms(silent)))
     assert found.status == "empty"
     assert "trained, alone: the reference produced no token" in f"{found.worst}{found.detail}"
+
+
+def test_a_process_that_fails_says_with_which_model() -> None:
+    def fails(task: Task) -> TaskResult | None:
+        there = task.parameters["model"] == "/models/trained" and task.arm == "cand"
+        return TaskResult(failure="crashed", message="no kernel") if there else None
+
+    with pytest.raises(ProcessFailed) as raised:
+        tokens.check(bench(asked(), FakeArms(fails=fails)))
+    (failure,) = raised.value.failures
+    assert (failure.arm, failure.message) == ("cand", "trained, alone: no kernel")
 
 
 def test_a_result_is_kept_for_these_weights_and_the_other_checks_for_any(tmp_path: Path) -> None:
