@@ -220,7 +220,8 @@ class Driver:
             return ("stack", "--resume", begun, "--yes")
         place = str(self.model(step.needs)) if step.needs else MODEL
         known = {RUN: self.run_of(step), MODEL: place}
-        return tuple(known.get(word, word) for word in step.words)
+        parts = (word.partition(",") for word in step.words)  # MODEL,mxfp4_weights=on
+        return tuple(f"{known.get(head, head)}{comma}{rest}" for head, comma, rest in parts)
 
     # --- what other calls have -----------------------------------------------------------------
 

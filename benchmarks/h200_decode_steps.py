@@ -1,8 +1,10 @@
-"""What :mod:`.h200_decode` runs, in order: verdicts of the levers, the row, tokens, other sizes.
+"""What :mod:`.h200_decode` runs, in order: trained weights, verdicts of the levers, the row, sizes.
 
 The seconds are what a step takes on one H200 with nothing kept yet. A lever of the campaign's row
 is measured in a comparison of its own with the campaign's parameters, beside the levers that it
-needs; the campaign takes these verdicts in and measures what is left: the binding run.
+needs; the campaign takes these verdicts in and measures what is left: the binding run. Speed is
+measured on random weights of 0.6 B, so each comparison decodes its prompts with trained ones: those
+that ship, those that are trained here first, and the latter quantised.
 """
 
 from __future__ import annotations
@@ -33,8 +35,15 @@ LEVERS: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
 """Lever, setting, what is on in both arms, seconds. ``fused_chain`` and ``qk_norm_rope`` have no
 work in a step of the fused block, so they stand beside the graph alone."""
 
-ON = (CAPTURED, "fused_chain=on", "qk_norm_rope=on", BLOCK)
-"""What is expected to ship."""
+SHIPPED = "shipped"
+
+TOKENS_S = 50
+"""Seconds more, of processes side by side, for the tokens on three models: alone a stream takes 128
+steps of 0.3 to 0.8 ms, captured, and there are 184 of them three times on each model."""
+
+NO_KERNEL = ("decode_attn",)
+"""FlashAttention-3 has no kernel for heads of 16 dimensions, which are those of the shipped model:
+its tokens are compared on the trained one alone, plain and quantised."""
 
 PAIRS, MORE = ("--pairs", "6"), ("--pairs", "13")
 """Six decide an effect of several percent; tails of latencies may take a second or third look."""
@@ -51,7 +60,7 @@ class Scale:
         device: where it runs.
         small, large: the model of the row, and the larger one.
         row: parameters of the campaign's row, where they differ from the defaults.
-        tokens: parameters of the token checks.
+        tokens: parameters of what is timed on trained weights.
         train: words of the training, without its text.
         campaign: name of the campaign.
         oracle: of the levers' comparisons, and of a whole set.
@@ -151,15 +160,14 @@ FULL = Scale(
 
 def steps(scale: Scale) -> tuple[Step, ...]:
     """All steps in the order in which the device is used."""
-    words = ("campaign", "run", scale.campaign, "--yes")
+    words = ("campaign", "run", scale.campaign, *_tokens_on(scale), "--yes")
     text = ("--text", scale.text_folder(), "--glob", "*.py", "--format", "files")
     return (
-        *_row(scale),
-        Step("campaign.row", words, 420),
         Step("train.weights", (*text, *scale.train), 195, module=TRAIN, makes=TRAINED),
+        *_row(scale),
+        Step("campaign.row", words, 420 + TOKENS_S, needs=TRAINED),
         *_large(scale),
-        *_tokens(scale, "shipped", ""),
-        *_tokens(scale, MODEL, TRAINED),
+        *_quality(scale),
         *_screens(scale),
     )
 
@@ -174,11 +182,13 @@ def _row(scale: Scale) -> tuple[Step, ...]:
                 setting,
                 scale.small,
                 *MORE,
+                *_tokens_on(scale, name, beside),
                 beside=beside,
                 oracle=scale.oracle[0],
                 sets=_judged(scale.row, name, scale.small),
             ),
-            seconds,
+            seconds + TOKENS_S,
+            needs=TRAINED,
         )
         for name, setting, beside, seconds in scale.levers()
     )
@@ -206,32 +216,30 @@ def _large(scale: Scale) -> tuple[Step, ...]:
     )
 
 
-def _tokens(scale: Scale, model: str, needs: str) -> tuple[Step, ...]:
-    """Every lever on trained weights, and the whole set; the graph by parameter but for its own."""
-    item = "tokens" if needs else "shipped"
-    found = []
-    for name, setting, _, _ in scale.levers():
-        if (
-            name == "decode_attn" and not needs
-        ):  # heads of 16 dimensions, which FA3 is not built for
-            continue
-        captured = {"graph": "off"} if name == "cuda_graph" else {}
-        sets = _judged({**scale.tokens, **captured}, name, "trained")
-        words = scale.ab(name, setting, model, *PAIRS, sets=sets)
-        found.append(Step(f"{item}.{name}", words, 150 if needs else 110, needs=needs))
-    on = [one for one in ON if one != CAPTURED] if scale.graphs else ["fa2_nsplits_cap=auto"]
-    whole = scale.stack(model, on, sets=scale.tokens)
-    found += [_quantised(scale, item, model, needs)] if scale.there([PACKED]) else []
-    return (*found, Step(f"{item}.whole", whole, 170, needs=needs))
+def _tokens_on(scale: Scale, lever: str = "", beside: Sequence[str] = ()) -> tuple[str, ...]:
+    """The models with which tokens are compared, as words; without a lever those of the row.
+
+    What stands beside the lever is on there, too: its processes then serve both the check of the
+    lever and that of the set, and decode as they are captured. The row leaves out by itself what a
+    lever of it is on in.
+    """
+    models = [(MODEL, ())] if lever in NO_KERNEL else [(SHIPPED, ()), (MODEL, ())]
+    if lever != PACKED.partition("=")[0] and scale.there([PACKED]):
+        models.append((MODEL, (PACKED,)))
+    texts = (",".join((model, *more, *scale.there(beside))) for model, more in models)
+    return tuple(itertools.chain.from_iterable(("--tokens-on", one) for one in texts))
 
 
-def _quantised(scale: Scale, item: str, model: str, needs: str) -> Step:
-    """The cap's tokens where both arms store their weights in four bits."""
-    cap = "fa2_nsplits_cap"
-    setting = next(setting for name, setting, _, _ in scale.levers() if name == cap)
-    sets = {**scale.tokens, "quality": "on"}
-    words = scale.ab(cap, setting, model, *PAIRS, beside=[PACKED], sets=sets)
-    return Step(f"{item}.quantised", words, 150 if needs else 110, needs=needs)
+def _quality(scale: Scale) -> tuple[Step, ...]:
+    """Four bits on trained weights, timed: their loss of held-out text is an axis and a guard.
+
+    A comparison on random weights has no such axis, whatever decodes its tokens.
+    """
+    name = PACKED.partition("=")[0]
+    if not scale.there([PACKED]):
+        return ()
+    words = scale.ab(name, "on", MODEL, *PAIRS, sets=_judged(scale.tokens, name, TRAINED))
+    return (Step(f"quality.{name}", words, 150, needs=TRAINED),)
 
 
 def _screens(scale: Scale) -> tuple[Step, ...]:

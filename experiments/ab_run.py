@@ -14,6 +14,7 @@ from experiments import (
     resuming,
     run_setup,
     spool_reader,
+    token_models,
 )
 from experiments.home import Home
 from experiments.lanes import executor_for
@@ -62,6 +63,7 @@ def _begin(
     alone = prepare.compare(request, device)
     stack = run_setup.stack_for(registry, alone, listener, request.beside)
     comparison = prepare.compare(request, device, stack) if stack else alone
+    comparison = token_models.added(comparison, request.tokens_on)
     run_setup.check_room(comparison, home, listener)
     frozen = run_setup.frozen_for(comparison, home)
     head = run_setup.head_of(
@@ -115,6 +117,8 @@ def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Sp
     with contextlib.ExitStack() as unless_it_goes_on:
         unless_it_goes_on.callback(spool.close)
         comparison = prepare.again(record.spec, run_setup.same_device(record))
+        if record.parity is None:
+            token_models.refuse_changed(record.spec, comparison.workload, comparison.device)
         unless_it_goes_on.pop_all()
     if loaded.torn:
         listener.on_warning("the last line of the journal was cut by the kill and is left out")

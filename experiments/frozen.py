@@ -148,7 +148,8 @@ def frozen_environment(
     kept, removed = _split(environ, declared)
     threads = _threads(spec)
     measured, others = _cores(threads, sorted(cores)) if spec.ranks == 1 else (None, ())
-    on = (*spec.stack, LeverSetting(lever=spec.lever, setting=spec.cand))
+    of_tokens = (one for model in spec.tokens_on for one in model.levers)
+    on = (*spec.stack, *of_tokens, LeverSetting(lever=spec.lever, setting=spec.cand))
     return FrozenEnvironment(
         variables={**kept, **_fixed(device, threads, environ)},
         device=device,

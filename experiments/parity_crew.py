@@ -53,11 +53,17 @@ def crew_of(
         free = preflight.free_now(home.root, comparison.device).device_bytes
         if free is None:
             return Crew(hands, lambda _: 0.0)
-        whole = needs_of(comparison.workload, comparison.spec.parameters, comparison.device.facts)
-        sizes = sizes_of(free, whole.device_memory_bytes)
+        sizes = sizes_of(free, _whole_bytes(comparison))
         return Crew(hands, sizes, free * preflight.MEMORY_SHARE)
 
     return make
+
+
+def _whole_bytes(comparison: Comparison) -> int:
+    """What the workload takes of the device at its full size, or with the largest token model."""
+    spec, facts = comparison.spec, comparison.device.facts
+    every = (spec.parameters, *(one.parameters for one in spec.tokens_on))
+    return max(needs_of(comparison.workload, one, facts).device_memory_bytes for one in every)
 
 
 def usual_jobs(device: Device, ranks: int) -> int:

@@ -35,6 +35,8 @@ class AbRequest:
         ranks: processes of each arm, each with its own device and part of the global batch.
         parity_jobs: parity processes at once; None takes one on a CPU and several on a GPU.
         beside: levers that are on in both arms, ``name=setting``, with the default-ON ones.
+        tokens_on: models with which tokens are compared in place of the timed one, ``model`` or
+            ``model,lever=setting``.
     """
 
     lever: str
@@ -54,6 +56,7 @@ class AbRequest:
     ranks: int = 1
     parity_jobs: int | None = None
     beside: tuple[str, ...] = ()
+    tokens_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ time is let through.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from experiments import beside, environment, prepare
+from experiments import beside, environment, prepare, token_models
 from experiments.calibration.requests import DEFAULT_PAIRS, CalibrateRequest
 from experiments.candidates import candidates
 from experiments.family.records import FamilyHead
@@ -96,6 +96,7 @@ def refuse_other_stack(request: StackRequest, head: StackRecord) -> None:
     differences = (
         *_of_stack(request, spec),
         *_device(request.device, spec),
+        *_tokens_on(request.tokens_on, spec),
         *_budget(request.budget_s, spec.budget_s),
         *_settings(request.settings, spec),
     )
@@ -151,8 +152,22 @@ def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
         missing = [one for one in typed(request.beside, beside.OPTION) if str(one) not in on]
         if missing:
             yield beside.OPTION, missing[0], " ".join(sorted(on)) or "none"
+    yield from _tokens_on(request.tokens_on, spec)
     if request.sequential != "group-sequential":
         yield "--sequential", request.sequential, spec.sequential
+
+
+def _tokens_on(texts: Sequence[str], spec: AbSpec | StackSpec) -> Iterator[Difference]:
+    """The models of the tokens, in any order; none asks for nothing.
+
+    Raises:
+        UsageError: a lever or setting of theirs that is not known.
+    """
+    if texts:
+        named = (token_models.named(text) for text in texts)
+        asked = sorted(",".join((model, *map(str, levers))) for model, levers in named)
+        begun = sorted(one.text for one in spec.tokens_on)
+        yield token_models.OPTION, " ".join(asked), " ".join(begun) or "none"
 
 
 def _candidates(request: AbRequest, head: FamilyHead) -> Iterator[Difference]:

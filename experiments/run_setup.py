@@ -29,7 +29,7 @@ from experiments.runner import estimate_s, first_look_s
 from experiments.spec import AbSpec, LeverSetting
 from experiments.spool import new_run_id
 from experiments.values import digest_of
-from experiments.workloads.base import Workload
+from experiments.workloads.base import Needs, Workload
 from levers import catalog
 from levers.errors import BadParameter, BrokenLever, UnknownName
 
@@ -84,11 +84,24 @@ def stack_for(
 def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     """Refuse a run that cannot fit, and say what it will take, before anything is written."""
     spec, plan = comparison.spec, comparison.plan
-    needs = needs_of(comparison.workload, spec.parameters, comparison.device.facts)
-    preflight.check(needs, preflight.free_now(home.root, comparison.device), home.root)
+    needs = check_fits(comparison, home)
     preflight.check_budget(spec.budget_s, first_look_s(plan, spec.looks, needs.seconds_per_sample))
     seconds = estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s)
     listener.on_estimate(seconds + compilation_s(comparison.lever), plan.pairs)
+
+
+def check_fits(comparison: Comparison, home: Home) -> Needs:
+    """Refuse what does not fit, the models of the tokens too; returns what a sample needs.
+
+    Raises:
+        BadParameter: memory or disk would not do.
+    """
+    spec, device = comparison.spec, comparison.device
+    every = (spec.parameters, *(one.parameters for one in spec.tokens_on))
+    found = [needs_of(comparison.workload, one, device.facts) for one in every]
+    for needs in found:
+        preflight.check(needs, preflight.free_now(home.root, device), home.root)
+    return found[0]
 
 
 def frozen_for(comparison: Comparison, home: Home) -> FrozenEnvironment:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from experiments.values import FrozenMap, Scalar, Value
 from levers.policy import GatingPolicy
@@ -34,6 +36,69 @@ class LeverSetting(Value):
         return f"{self.lever}={self.setting}"
 
 
+class TokenModel(Value):
+    """A model with which the token check decodes its prompts, in place of the timed one.
+
+    Attributes:
+        parameters: of these decodes: the comparison's own with the model's, its digest among them.
+        levers: on in both arms there, such as the one that quantises the weights.
+    """
+
+    parameters: FrozenMap[Scalar]
+    levers: tuple[LeverSetting, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The model as it was named."""
+        return str(self.parameters["model"])
+
+    @property
+    def digest(self) -> str:
+        """Of configuration, tokenizer and weights."""
+        return str(self.parameters["model_digest"])
+
+    @property
+    def name(self) -> str:
+        """The model's name, or its folder's."""
+        return self.model.rstrip("/").rpartition("/")[2]
+
+    @property
+    def text(self) -> str:
+        """As it is typed: ``shipped,mxfp4_weights=on``."""
+        return ",".join((self.model, *map(str, self.levers)))
+
+    @property
+    def label(self) -> str:
+        """As it is shown: ``shipped with mxfp4_weights=on``."""
+        return f"{self.name} with {' '.join(map(str, self.levers))}" if self.levers else self.name
+
+    def described(self, parameters: Mapping[str, Scalar]) -> str:
+        """The label with the digest, and what of its parameters is not as in the comparison's."""
+        own = ("model", "model_digest")
+        other = (
+            f"{name}={value}"
+            for name, value in sorted(self.parameters.items())
+            if name not in own and parameters.get(name) != value
+        )
+        return f"{self.label} ({', '.join((self.digest, *other))})"
+
+    def covers(self, other: TokenModel) -> bool:
+        """Whether what was compared with this model was compared with the other, too."""
+        return self.digest == other.digest and set(other.levers) <= set(self.levers)
+
+
+def told(models: Sequence[TokenModel], parameters: Mapping[str, Scalar]) -> str:
+    """The models of the tokens in words, for every report; empty where there are none."""
+    return "; ".join(one.described(parameters) for one in models)
+
+
+def without_token_models(written: dict[str, Any]) -> dict[str, Any]:
+    """A written spec without its key of the token models, where it has none."""
+    if not written["tokens_on"]:
+        written.pop("tokens_on")
+    return written
+
+
 class AbSpec(Value):
     """One A/B comparison: two settings of one lever in one scope, under a stated policy.
 
@@ -46,6 +111,7 @@ class AbSpec(Value):
         policy: the bar, as the lever declared it for this device.
         levers_source_digest: digest of the lever's source files.
         interleaved: the two processes of a pair live at once and take turns (:mod:`.baton`).
+        tokens_on: the models with which tokens are compared; none takes the timed one.
     """
 
     lever: str
@@ -63,6 +129,12 @@ class AbSpec(Value):
     levers_source_digest: str = ""
     sequential: Literal["group-sequential", "anytime"] = "group-sequential"
     interleaved: bool = False
+    tokens_on: tuple[TokenModel, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_token_models(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Written as before there were any where there are none: digests stay what they were."""
+        return without_token_models(handler(self))
 
     @property
     def device_type(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from experiments import environment
+from experiments.campaign import tokens
 from experiments.campaign.place import Place
 from experiments.defaults import Current
 from experiments.home import Home
@@ -74,6 +75,7 @@ def request_of(place: Place, on: Sequence[LeverSetting], budget_s: float | None)
         pairs=False,
         profile=True,
         oracle=campaign.oracle,
+        tokens_on=tokens.models_for(place, on).texts,
         stepwise=False,
         bare=not on,
     )
@@ -105,6 +107,7 @@ def _fits(record: StackRecord, place: Place, on: Sequence[LeverSetting], digest:
         and (len(on) < 1 or len(spec.left_out) == len(on))
         and (not place.versions or dict(here.versions) == dict(place.versions))
         and digest in ("", spec.levers_digest)
+        and not tokens.lacking(place, spec, on)
     )
 
 

@@ -15,6 +15,7 @@ from experiments.campaign.place import Place
 from experiments.campaign.records import AxisReached, CampaignRow, LeverStanding, PathLeft, Residual
 from experiments.campaign.residual import residual_of
 from experiments.campaign.standings import Stored, standings
+from experiments.spec import told
 from experiments.spool import new_run_id
 
 
@@ -85,6 +86,7 @@ def _head(of: Drawing, now: datetime) -> dict[str, Any]:
         "parameters": dict(place.parameters),
         "device_kind": place.device_kind,
         "oracle": campaign.oracle,
+        "tokens_on": told(place.tokens_on, place.parameters),
         "versions": dict(place.versions),
     }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from experiments import now, pipeline
+from experiments import now, pipeline, token_models
 from experiments.campaign import files, recorded, reported, reports, rules, store, sync
 from experiments.campaign.draw import Drawing, draw
 from experiments.campaign.files import CampaignFile
@@ -94,8 +94,22 @@ def _drawn(
     return draw(Drawing(file, place, Stored(registry, where, current), before), moment)
 
 
-def run(name: str, budgets: Budgets, listener: Listener, *, replay: bool = False) -> CampaignRow:
+def run(
+    name: str,
+    budgets: Budgets,
+    listener: Listener,
+    *,
+    replay: bool = False,
+    tokens_on: tuple[str, ...] = (),
+) -> CampaignRow:
     """Measure what is open and draw the row; a recorded campaign is decided again instead.
+
+    Args:
+        name: of the campaign, or its file.
+        budgets: limits as typed.
+        listener: hears what happens.
+        replay: a recorded campaign is meant.
+        tokens_on: models for the tokens in place of the file's; none takes the file's.
 
     Raises:
         UsageError: the campaign cannot be run here; nothing was measured.
@@ -109,6 +123,7 @@ def run(name: str, budgets: Budgets, listener: Listener, *, replay: bool = False
             f"campaign {file.name} is measured, and holds no recorded figures to replay",
             cure="leave out --replay",
         )
+    file = _with_tokens(file, tokens_on)
     with Registry.open(where.registry) as registry:
         before = store.latest(registry.store, file.name)
         if isinstance(file.campaign, RecordedCampaign):
@@ -120,6 +135,23 @@ def run(name: str, budgets: Budgets, listener: Listener, *, replay: bool = False
         row = _still_closed(row, before, where)
     _report(row, where, listener)
     return row
+
+
+def _with_tokens(file: CampaignFile, tokens_on: tuple[str, ...]) -> CampaignFile:
+    """The file with other models for the tokens.
+
+    Raises:
+        UsageError: nothing is measured in it.
+    """
+    if not tokens_on or file.campaign is None:
+        return file
+    if isinstance(file.campaign, RecordedCampaign):
+        raise UsageError(
+            f"campaign {file.name} is recorded, and decodes nothing",
+            cure=f"leave out {token_models.OPTION}",
+        )
+    changed = file.campaign.model_copy(update={"tokens_on": tokens_on})
+    return replace(file, campaign=changed)
 
 
 def _silent(row: CampaignRow) -> None:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from experiments import environment
+from experiments import environment, token_models
 from experiments.campaign.records import CampaignRow
 from experiments.campaign.spec import Campaign
 from experiments.environment import Device
 from experiments.evidence import Scope
 from experiments.prepare import RunFacts, oracle_of
 from experiments.ranks.needs import with_ranks
+from experiments.spec import TokenModel
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import Workload
@@ -29,6 +30,7 @@ class Place:
         device: None where no such device is on this machine; ``absent`` says why.
         parameters: resolved; empty where nothing is known of them without the device.
         levers: the levers of the file, in its order.
+        tokens_on: the models with which tokens are compared; none where no device is.
         known: the whole catalog, read once.
     """
 
@@ -41,6 +43,7 @@ class Place:
     levers: tuple[Lever, ...]
     known: tuple[catalog.Entry, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    tokens_on: tuple[TokenModel, ...] = ()
 
     @property
     def driver(self) -> str:
@@ -84,7 +87,9 @@ def place_of(campaign: Campaign, before: CampaignRow | None) -> Place:
     _check_axes(campaign, workload, parameters)
     versions = environment.stack_versions(device.driver)
     kind = device.facts.kind
-    return Place(campaign, workload, device, "", kind, parameters, levers, known, versions)
+    work = token_models.Work(workload, parameters, device, ())
+    models = token_models.known(campaign.tokens_on, work)
+    return Place(campaign, workload, device, "", kind, parameters, levers, known, versions, models)
 
 
 def _device(campaign: Campaign) -> tuple[Device | None, str]:

@@ -7,12 +7,13 @@ Three things stay apart for a lever, since histories show them disagreeing: its 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from experiments.campaign.spec import ClosedPath
 from experiments.records import Outcome
+from experiments.spec import without_token_models
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value
 
 RowState = Literal["met", "TERMINAL", "open"]
@@ -142,6 +143,7 @@ class CampaignRow(Value):
         row_id: sortable and unique.
         recorded: its figures were published by others, and nothing was measured here.
         why: what the state rests on.
+        tokens_on: the models with which tokens were compared, with their digests, in words.
         versions: the stack that the verdicts are bound to; empty where no device is here.
         catalog: the levers that the catalog had for this workload.
         unnamed: those among them that the file does not name.
@@ -165,6 +167,7 @@ class CampaignRow(Value):
     parameters: FrozenMap[Scalar] = Field(default_factory=dict)
     device_kind: str = ""
     oracle: str = ""
+    tokens_on: str = ""
     versions: FrozenMap[str] = Field(default_factory=dict)
     catalog: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
@@ -180,6 +183,11 @@ class CampaignRow(Value):
     reopened: tuple[str, ...] = ()
     closed_by: str = ""
     closed_at: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_token_models(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Written as before there were any where there are none: digests stay what they were."""
+        return without_token_models(handler(self))
 
     @model_validator(mode="after")
     def _legal(self) -> CampaignRow:

@@ -7,12 +7,12 @@ kill goes on: an A/B and a binding run from their samples, a campaign from its r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from experiments import now, pipeline, several, spool_reader
-from experiments.campaign import binding, estimates, selections, store
+from experiments.campaign import binding, estimates, selections, store, tokens
 from experiments.campaign.draw import Drawing, draw
 from experiments.campaign.files import CampaignFile
 from experiments.campaign.place import Place
@@ -27,7 +27,7 @@ from experiments.prepare import MOST_PAIRS
 from experiments.registry.store import Registry
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
-from experiments.spec import DEFAULT_LOOKS
+from experiments.spec import DEFAULT_LOOKS, LeverSetting
 from experiments.spool_reader import VERDICT
 from experiments.stack import pipeline as stack_pipeline
 from experiments.stack.requests import StackRequest
@@ -122,7 +122,7 @@ class Sitting:
         """One lever through the pipeline of ``ab``; a request that cannot be run leaves it open."""
         lever = next(one for one in self.place.levers if one.name == standing.lever)
         able, _ = able_of(self.place, planned, lever)
-        request = self._request(lever, planned, able[0], limit_s)
+        request = self._request(lever, planned, able, limit_s)
         try:
             if len(able) == 1:
                 pipeline.ab(self._resumed(request, lever, able[0]), self.listener)
@@ -133,9 +133,10 @@ class Sitting:
             self.listener.on_warning(f"{lever.name} stays open: {error}")
 
     def _request(
-        self, lever: Lever, planned: PlannedLever, setting: str, limit_s: float | None
+        self, lever: Lever, planned: PlannedLever, able: Sequence[str], limit_s: float | None
     ) -> AbRequest:
-        campaign, device = self.place.campaign, self.place.device
+        campaign, device, setting = self.place.campaign, self.place.device, able[0]
+        found = self._tokens(lever.name, able)
         assert device is not None, "a campaign is measured where its device is"
         return AbRequest(
             lever=lever.name,
@@ -147,7 +148,24 @@ class Sitting:
             seed=campaign.seed,
             oracle=campaign.lever_oracle or campaign.oracle,
             max_pairs=planned.pairs or self._pairs(lever.name, setting),
+            tokens_on=found.texts,
+            selected=found.left_out,
         )
+
+    def _tokens(self, lever: str, able: Sequence[str]) -> tokens.Models:
+        """The models on which every candidate can be compared; what is left out is said."""
+        others = tuple(one for one in self._on() if one.lever != lever)
+        subjects = tuple(LeverSetting(lever=lever, setting=setting) for setting in able)
+        found = tokens.models_for(self.place, subjects, others)
+        for text in found.left_out:
+            self.listener.on_warning(text)
+        return found
+
+    def _on(self) -> tuple[LeverSetting, ...]:
+        """The levers that are on here now."""
+        with Registry.open(self.home.registry) as registry:
+            current = now.stack(registry, self.place.driver, self.place.known)
+            return binding.on_set(self.place, registry, current)
 
     def _pairs(self, lever: str, setting: str) -> int | None:
         """More pairs than the default plan where an earlier run said that they would settle it."""
@@ -173,10 +191,8 @@ class Sitting:
     def _resumed(self, request: AbRequest, lever: Lever, setting: str) -> AbRequest:
         """The request, going on with a run that was interrupted in this scope and stack."""
         scope = self.place.scope(request.lever, setting)
-        with Registry.open(self.home.registry) as registry:
-            current = now.stack(registry, self.place.driver, self.place.known)
-            on = binding.on_set(self.place, registry, current)
-        others = {str(one) for one in on if one.lever != request.lever}
+        others = {str(one) for one in self._on() if one.lever != request.lever}
+        subjects = (LeverSetting(lever=lever.name, setting=setting),)
         for run_id in reversed(spool_reader.run_ids(self.home.runs)):
             if (self.home.runs / run_id / VERDICT).is_file():
                 continue
@@ -190,6 +206,7 @@ class Sitting:
                 and dict(here.versions) == dict(self.place.versions)
                 and spec.oracle == request.oracle
                 and spec.ref == OFF
+                and not tokens.lacking(self.place, spec, subjects)
             )
             if same:
                 return AbRequest(lever=request.lever, cand=setting, resume=run_id)
@@ -222,13 +239,12 @@ class Sitting:
         return self._draw()
 
     def _stack_request(self, left_s: float | None) -> StackRequest:
-        with Registry.open(self.home.registry) as registry:
-            on = binding.on_set(
-                self.place, registry, now.stack(registry, self.place.driver, self.place.known)
-            )
+        on = self._on()
         found = binding.bound(self.place, self.home, on)
         if found.unfinished:
             return StackRequest(self.place.workload.name, resume=found.unfinished, profile=True)
+        for text in tokens.models_for(self.place, on).left_out:
+            self.listener.on_warning(text)
         return binding.request_of(self.place, on, left_s)
 
     # --- the row ------------------------------------------------------------------------------

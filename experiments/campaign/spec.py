@@ -60,12 +60,14 @@ class PlannedLever(Value):
         candidates: settings other than ``off``, which is the reference.
         budget: limit of the measuring of this lever (``90s``); empty takes the campaign's.
         pairs: at most this many pairs; None is the default plan.
+        tokens_not_on: models of the campaign's ``tokens_on`` that this lever has no kernels for.
     """
 
     lever: Text
     candidates: tuple[Text, ...] = Field(min_length=1)
     budget: str = ""
     pairs: int | None = Field(default=None, ge=1)
+    tokens_not_on: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
     def _usable(self) -> PlannedLever:
@@ -94,6 +96,8 @@ class Campaign(Value):
         lever_oracle: the same at fewer concurrencies, say, for the comparisons of the levers; empty
             takes ``oracle``, with which the binding run is always measured.
         parameters: of the workload, where they differ from its defaults.
+        tokens_on: models with which tokens are compared in place of the timed one, in the
+            comparison of each lever and in the binding run.
         budget, lever_budget: limits of the whole run, and of the measuring of each lever.
         blocks: of the binding run.
     """
@@ -107,6 +111,7 @@ class Campaign(Value):
     oracle: Text
     lever_oracle: str = ""
     parameters: FrozenMap[Scalar] = Field(default_factory=dict)
+    tokens_on: tuple[Text, ...] = ()
     axes: tuple[Goal, ...] = Field(min_length=1)
     levers: tuple[PlannedLever, ...] = Field(min_length=1)
     paths: tuple[ClosedPath, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments import formats
-from experiments.campaign import selections
+from experiments.campaign import selections, tokens
 from experiments.campaign.place import Place
 from experiments.campaign.records import Accepted, LeverStanding
 from experiments.campaign.spec import PlannedLever
@@ -19,6 +19,7 @@ from experiments.records import Outcome
 from experiments.registry.store import Registry
 from experiments.replay import evidence_of, looks_of
 from experiments.run_record import RunRecord
+from experiments.spec import LeverSetting
 from levers.base import Lever
 from levers.policy import ParityClass
 
@@ -48,7 +49,8 @@ def _standing(place: Place, stored: Stored, planned: PlannedLever, lever: Lever)
     if not able:
         return _without(planned, "unavailable", "; ".join(reasons))
     known = [_state(place, stored, lever.name, setting) for setting in able]
-    elsewhere = tuple(filter(None, (of_another_oracle(place, stored, one) for one in known)))
+    rests = (test(place, stored, one) for one in known for test in (of_another_oracle, untold))
+    elsewhere = tuple(filter(None, rests))
     states = [] if elsewhere else known
     state = _deciding(states) or selections.winner(place, stored.home, lever, able, states)
     if state is not None:
@@ -82,6 +84,21 @@ def of_another_oracle(place: Place, stored: Stored, state: DefaultState) -> str:
         return ""
     said = f"{state.scope.setting}: {state.outcome} ({state.reason}) in run {state.run_id}"
     return f"{said} was held against {held} and not {campaign.oracle}"
+
+
+def untold(place: Place, stored: Stored, state: DefaultState) -> str:
+    """Why a lever may not ship here yet: a model of the campaign never decoded with it.
+
+    What stays off stays off whatever its tokens are. Empty where nothing is missing.
+    """
+    if not is_valid(state) or state.outcome is not Outcome.DEFAULT_ON or not place.tokens_on:
+        return ""
+    one = LeverSetting(lever=state.scope.lever, setting=state.scope.setting)
+    missing = tokens.lacking(place, stored.registry.load(state.run_id).spec, (one,))
+    if not missing:
+        return ""
+    named = ", ".join(missing)
+    return f"{one.setting}: the tokens of run {state.run_id} were not compared on {named}"
 
 
 def able_of(

@@ -42,6 +42,7 @@ def payload(row: CampaignRow, text: str) -> Payload:
         end_ms=at,
         tags=_tags(row) | {NOTE: cut(text)},
         params={"workload": row.workload, "oracle": row.oracle, "binding": row.binding}
+        | ({"tokens_on": row.tokens_on} if row.tokens_on else {})
         | {f"workload/{name}": str(value) for name, value in row.parameters.items()},
         metrics=tuple(_metrics(row, at)),
     )

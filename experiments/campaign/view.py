@@ -85,6 +85,7 @@ def _facts(row: CampaignRow) -> tuple[tuple[str, str], ...]:
     facts = [
         ("drawn", formats.day(row.created_at)),
         ("oracle", row.oracle),
+        ("tokens on", row.tokens_on),
         ("binding run", row.binding or row.unbound),
         ("stack", " ".join(f"{name} {row.versions[name]}" for name in sorted(row.versions))),
         ("parameters", ", ".join(f"{name}={row.parameters[name]}" for name in named)),

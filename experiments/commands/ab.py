@@ -15,7 +15,7 @@ import typer
 
 from experiments.candidates import candidates
 from experiments.commands import output
-from experiments.commands.options import AsJson, DetailedExit, Expect, Lever
+from experiments.commands.options import AsJson, DetailedExit, Expect, Lever, TokensOn
 from experiments.exit_codes import exit_code, expected_outcome
 from experiments.parsing import budget_seconds, settings
 from experiments.requests import AbRequest, Listener, SilentListener
@@ -81,6 +81,7 @@ def ab(
         list[str] | None,
         typer.Option("--with", metavar="LEVER=SETTING", help="On in both arms; repeatable."),
     ] = None,
+    tokens_on: TokensOn = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also profile the candidate (see roofline).")
     ] = False,
@@ -118,6 +119,7 @@ def ab(
         ranks=ranks,
         parity_jobs=parity_jobs,
         beside=tuple(with_ or ()),
+        tokens_on=tuple(tokens_on or ()),
         profile=profile,
     )
     outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
@@ -137,6 +139,10 @@ def _run(
         raise UsageError(
             "a screen gives no verdict to expect, and there is nothing to resume",
             cure="leave out --expect and --resume, or --screen",
+        )
+    if screen and request.tokens_on:
+        raise UsageError(
+            "a screen compares no tokens", cure="leave out --tokens-on to screen, or --screen"
         )
     if screen and request.ranks > 1:
         raise UsageError(

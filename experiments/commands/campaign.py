@@ -12,7 +12,7 @@ import typer
 
 from experiments.commands import output
 from experiments.commands.ab import listening
-from experiments.commands.options import AsJson
+from experiments.commands.options import AsJson, TokensOn
 from experiments.exit_codes import Exit
 from experiments.parsing import budget_seconds
 from levers.errors import UsageError
@@ -82,6 +82,7 @@ def run(
     lever_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Limit of the measuring of each lever.")
     ] = None,
+    tokens_on: TokensOn = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="Decide a recorded campaign again; touches no device.")
     ] = False,
@@ -94,7 +95,7 @@ def run(
     """Measure every open lever, then the binding run, and draw the row.
 
     What is decided in this scope with the present stack is not measured again; a campaign that was
-    interrupted, or killed, goes on where it was.
+    interrupted, or killed, goes on where it was. --tokens-on takes the place of the file's list.
 
     Exit codes: 0 met or TERMINAL, 3 still open, 2 usage, 1 internal, 130 interrupted.
     """
@@ -104,7 +105,8 @@ def run(
     whole_s = budget_seconds(budget) if budget is not None else None
     lever_s = budget_seconds(lever_budget) if lever_budget is not None else None
     with listening(as_json=as_json, ask=not yes) as listener:
-        row = pipeline.run(name, Budgets(whole_s, lever_s), listener, replay=replay)
+        budgets, models = Budgets(whole_s, lever_s), tuple(tokens_on or ())
+        row = pipeline.run(name, budgets, listener, replay=replay, tokens_on=models)
     _show(row, "campaign run", markdown=False, html=html, as_json=as_json)
     return Exit.INCONCLUSIVE if row.state == "open" else Exit.VERDICT
 

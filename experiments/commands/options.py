@@ -18,3 +18,10 @@ Expect: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="VERDICT", help="For gates: exit with 5 where another verdict came."),
 ]
+TokensOn: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODEL[,LEVER=SETTING]",
+        help="Compare tokens with this model in place of the timed one; repeatable.",
+    ),
+]

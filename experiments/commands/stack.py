@@ -9,7 +9,7 @@ import typer
 
 from experiments.commands import output
 from experiments.commands.ab import listening
-from experiments.commands.options import AsJson
+from experiments.commands.options import AsJson, TokensOn
 from experiments.exit_codes import Exit
 from experiments.parsing import budget_seconds, settings
 from experiments.stack.requests import DEFAULT_BLOCKS, StackRequest
@@ -61,6 +61,7 @@ def stack(
     oracle: Annotated[
         str | None, typer.Option(help="An outside implementation that runs in every block too.")
     ] = None,
+    tokens_on: TokensOn = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also profile the whole stack (see roofline).")
     ] = False,
@@ -108,6 +109,7 @@ def stack(
         profile=profile,
         ranks=ranks,
         oracle=oracle,
+        tokens_on=tuple(tokens_on or ()),
     )
     return _measure(request, html=html, as_json=as_json, ask=not yes)
 

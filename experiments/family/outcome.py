@@ -53,7 +53,11 @@ def winners_request(request: AbRequest, family: FamilyRecord) -> AbRequest | Non
         return None
     budget_s = None if request.budget_s is None else request.budget_s * (1 - BUDGET_SHARE)
     return replace(
-        request, cand=family.winner, seed=family.seed, budget_s=budget_s, selected=lines(family)
+        request,
+        cand=family.winner,
+        seed=family.seed,
+        budget_s=budget_s,
+        selected=(*request.selected, *lines(family)),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from experiments import prepare, run_setup
+from experiments import prepare, run_setup, token_models
 from experiments.environment import Device
 from experiments.family import store as family_store
 from experiments.family.records import FamilyHead
@@ -39,6 +39,8 @@ def members_of(
         spools.enter_context(spool)
         device = device or run_setup.same_device(loaded.record)
         member = Member(setting, prepare.again(loaded.record.spec, device), spool)
+        if loaded.record.parity is None:
+            token_models.refuse_changed(loaded.record.spec, member.comparison.workload, device)
         _as_read(member, loaded.record)
         found.append(member)
     if device is None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from experiments import environment, preflight, prepare, run_setup
+from experiments import environment, preflight, prepare, run_setup, token_models
 from experiments.candidates import usual
 from experiments.decide.order import decide_before_timing
 from experiments.environment import Device
@@ -31,7 +31,6 @@ from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
-from experiments.ranks.needs import needs_of
 from experiments.records import Decision
 from experiments.registry.store import Registry
 from experiments.replay import evidence_of
@@ -150,9 +149,9 @@ def _resolve(
     stack = run_setup.stack_for(registry, first, listener, request.beside)
     looks = looks_of_family(prepare.looks_up_to(request.max_pairs)[-1])
     budget_s = None if request.budget_s is None else request.budget_s * BUDGET_SHARE
+    compared = (prepare.compare(replace(seeded, cand=one), device, stack) for one in settings)
     comparisons = tuple(
-        _with_looks(prepare.compare(replace(seeded, cand=one), device, stack), looks)
-        for one in settings
+        _with_looks(token_models.added(one, request.tokens_on), looks) for one in compared
     )
     return Selection(new_run_id(datetime.now(UTC)), device, comparisons, budget_s)
 
@@ -171,8 +170,7 @@ def _with_looks(comparison: Comparison, looks: tuple[int, ...]) -> Comparison:
 
 def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
     one = selection.one
-    needs = needs_of(one.workload, one.spec.parameters, selection.device.facts)
-    preflight.check(needs, preflight.free_now(home.root, selection.device), home.root)
+    needs = run_setup.check_fits(one, home)
     rounds, arms = one.spec.looks[-1], len(selection.comparisons) + 1
     preflight.check_budget(
         selection.budget_s, one.spec.looks[0] * arms * needs.seconds_per_sample, BUDGET_SHARE

@@ -1,8 +1,9 @@
 """Results of passed checks on disk, found again by the digest of all that they depend on.
 
 The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
-workload's parameters (the model's digest among them), the seed of the inputs, the policy, the other
-levers that are on, and the stack of versions and device. Checks of the operation alone see neither
+workload's parameters (the model's digest among them), the models with which tokens are compared,
+the seed of the inputs, the policy, the other levers that are on, and the stack of versions and
+device. Checks of the operation alone see neither
 other levers nor how pairs are timed nor the workload's parameters, but for what those make of every
 process, so one result of theirs serves every model. Only a passed check is kept: a failed one is
 measured again, and a process that failed leaves nothing.
@@ -30,6 +31,8 @@ CODE = ("levers", "experiments/parity", "experiments/workloads")
 OF_THE_OPERATION = ("op", "memcheck", "graph", "async")
 """Checks that run a lever's own cases in processes without a session."""
 
+OF_TOKENS = ("tokens", "stack", "whole-stack")
+"""Checks that decode with the models that are named for the tokens; no other one sees them."""
 
 OF_EVERY_PROCESS = ("threads",)
 """Parameters that every process has on a CPU: an operation may do otherwise on more threads."""
@@ -52,6 +55,8 @@ class ParityCache:
     def key(self, check: str, spec: AbSpec, extra: str = "") -> str:
         """The digest that names a check's result for this comparison."""
         unseen: dict[str, Any] = {"looks": (), "budget_s": None, "oracle": None}
+        if check not in OF_TOKENS:
+            unseen["tokens_on"] = ()
         if check in OF_THE_OPERATION:
             seen = OF_EVERY_PROCESS if spec.device_type == "cpu" else ()
             left = {name: value for name, value in spec.parameters.items() if name in seen}

@@ -10,19 +10,24 @@ A shorter answer is never a speed-up. Streams that do not part must end at the s
 the same reason. After an allowed near-tie the answers go on about different texts, so there the
 candidate's own end counts: the reference, forced through the candidate's tokens, must find the stop
 a choice of its own or a near-tie, by the same bound (:mod:`experiments.parity.streams`).
+
+Where the comparison names models for its tokens, each of them decodes the prompts in place of the
+timed one, in every mode, and each is judged by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from experiments.parity.bench import Arms, Bench, concurrencies
+from experiments.parity.bench import Arms, Bench, ProcessFailed, concurrencies
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity.streams import Compared, apart, compare, merge
-from experiments.parity.tokens_judge import judge, wide
+from experiments.parity.tokens_judge import judge, judged, wide
 from experiments.parity_records import CheckResult
+from experiments.spec import LeverSetting
 from experiments.tasks import Outputs, Task
 from experiments.values import Scalar
 from levers.policy import ParityClass
@@ -37,11 +42,24 @@ FAR_PROMPTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way of decoding the prompts: alone, under load, or without the captured graph."""
+    """One way of decoding the prompts: alone, under load, or without the captured graph.
+
+    Attributes:
+        model: the model in words where it is not the timed one.
+        levers: on in both arms with this model.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     parameters: Mapping[str, Scalar]
+    model: str = ""
+    levers: tuple[LeverSetting, ...] = ()
+
+    def on(self, arms: Arms) -> Arms:
+        """The arms with this model's levers in both; one that both have is there once."""
+        there = {one.lever for one in (*arms.ref, *arms.cand)}
+        more = tuple(one for one in self.levers if one.lever not in there)
+        return Arms((*more, *arms.ref), (*more, *arms.cand), arms.name)
 
 
 def check(bench: Bench) -> CheckResult:
@@ -74,6 +92,11 @@ def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
 
 def no_claim(bench: Bench) -> str:
     """Why token equality means nothing here; empty where it does."""
+    return "" if bench.spec.tokens_on else no_own_claim(bench)
+
+
+def no_own_claim(bench: Bench) -> str:
+    """Why the tokens of the timed model mean nothing; empty where they do mean something."""
     if NAME not in bench.workload.checks:
         return f"the workload {bench.spec.workload} decodes no tokens"
     model = str(bench.spec.parameters.get("model", ""))
@@ -88,16 +111,46 @@ def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
     Raises:
         ProcessFailed: a process failed.
     """
-    parts: list[Compared] = []
+    parts: dict[str, list[Compared]] = {}
     for mode in modes(bench):
-        ref = _ask(bench, "ref", arms, mode)
-        again = _ask(bench, "ref", arms, repeated(bench, mode), repeat=1)
-        cand = _ask(bench, "cand", arms, mode)
-        fault = _fault(name, mode, ref, again, cand, bench)
-        if fault is not None:
-            return fault
-        parts.append(_with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand)))
-    return judge(name, merge(parts), bench.spec.policy, strict=bench.strict)
+        with _named(mode):
+            found = _mode(bench, arms, mode, name)
+        if isinstance(found, CheckResult):
+            return found
+        parts.setdefault(mode.model, []).append(found)
+    policy, strict = bench.spec.policy, bench.strict
+    results = {
+        model: judge(name, merge(seen), policy, strict=strict) for model, seen in parts.items()
+    }
+    return judged(name, results)
+
+
+def _mode(bench: Bench, arms: Arms, mode: Mode, name: str) -> Compared | CheckResult:
+    """The streams of one mode side by side, or what ends the check."""
+    ref = _ask(bench, "ref", arms, mode)
+    again = _ask(bench, "ref", arms, repeated(bench, mode), repeat=1)
+    cand = _ask(bench, "cand", arms, mode)
+    fault = _fault(name, mode, ref, again, cand, bench)
+    return fault or _with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand))
+
+
+@contextlib.contextmanager
+def _named(mode: Mode) -> Iterator[None]:
+    """A process that fails says with which model it decoded, where that is not the timed one.
+
+    Raises:
+        ProcessFailed: it failed.
+    """
+    try:
+        yield
+    except ProcessFailed as error:
+        if not mode.model:
+            raise
+        named = (
+            one.model_copy(update={"message": f"{mode.name}: {one.message}"})
+            for one in error.failures
+        )
+        raise ProcessFailed(tuple(named)) from error
 
 
 def none_far(bench: Bench, arms: Arms, name: str) -> CheckResult:
@@ -146,15 +199,25 @@ def far_tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
 
 
 def _far_mode(bench: Bench) -> Mode:
-    found = modes(bench)
+    found = _modes(bench, bench.spec.parameters)
     loaded = next((mode for mode in found if mode.name == "loaded"), found[0])
     few = min(FAR_PROMPTS, bench.limits.prompts)
     return replace(loaded, arguments={**loaded.arguments, "prompts": few})
 
 
 def modes(bench: Bench) -> tuple[Mode, ...]:
+    """Every mode of each model that is named for the tokens, or of the timed one."""
+    if not bench.spec.tokens_on:
+        return _modes(bench, bench.spec.parameters)
+    return tuple(
+        replace(mode, name=f"{one.label}, {mode.name}", model=one.label, levers=one.levers)
+        for one in bench.spec.tokens_on
+        for mode in _modes(bench, one.parameters)
+    )
+
+
+def _modes(bench: Bench, parameters: Mapping[str, Scalar]) -> tuple[Mode, ...]:
     """Alone and at the largest concurrency; also eager where the workload captures a graph."""
-    parameters = bench.spec.parameters
     most = max(concurrencies(parameters), default=1)
     alone = Mode("alone", {**_want(bench), "concurrency": 1}, parameters)
     loaded = Mode("loaded", {**_want(bench), "concurrency": most}, parameters)
@@ -182,17 +245,17 @@ def repeated(bench: Bench, mode: Mode) -> Mode:
 def _token_task(
     bench: Bench, arm: Literal["ref", "cand"], arms: Arms, mode: Mode, *, repeat: int = 0
 ) -> Task:
+    levers = mode.on(arms).of(arm)
     return bench.task(
-        "outputs", arm, arms.of(arm), mode.arguments, repeat=repeat, parameters=mode.parameters
+        "outputs", arm, levers, mode.arguments, repeat=repeat, parameters=mode.parameters
     )
 
 
 def _ask(
     bench: Bench, arm: Literal["ref", "cand"], arms: Arms, mode: Mode, *, repeat: int = 0
 ) -> Outputs:
-    return bench.outputs(
-        arm, arms.of(arm), mode.arguments, repeat=repeat, parameters=mode.parameters
-    )
+    levers = mode.on(arms).of(arm)
+    return bench.outputs(arm, levers, mode.arguments, repeat=repeat, parameters=mode.parameters)
 
 
 def _fault(
@@ -220,7 +283,8 @@ def _with_gaps(bench: Bench, arms: Arms, mode: Mode, compared: Compared) -> Comp
         return compared
     prefixes = [[one.prompt, list(one.prefix), one.token] for one in asked]
     wanted = {**mode.arguments, "want": "gaps", "prefixes": prefixes}
-    gaps = bench.outputs("ref", arms.ref, wanted, parameters=mode.parameters).gaps
+    levers = mode.on(arms).ref
+    gaps = bench.outputs("ref", levers, wanted, parameters=mode.parameters).gaps
     known = tuple(replace(one, gap_nat=gap) for one, gap in zip(asked, gaps, strict=True))
     count = len(compared.divergences)
     return replace(compared, divergences=known[:count], endings=known[count:])

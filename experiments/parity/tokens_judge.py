@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.parity.results import failed
 from experiments.parity.streams import Choice, Compared
 from experiments.parity_records import CheckResult
+from experiments.values import Scalar, digest_of
 from levers.policy import NEAR_TIE_GAP_NAT, GatingPolicy, ParityClass
+
+GAP = "worst_gap_nat"
+COUNTS = ("passed", "total")
 
 
 def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) -> CheckResult:
@@ -34,12 +38,61 @@ def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) 
             "streams_equal": equal,
             "near_ties": len(compared.divergences),
             "near_ties_allowed": _allowed(compared, policy),
-            "worst_gap_nat": worst.gap if worst else 0.0,
+            GAP: worst.gap if worst else 0.0,
             "stops_elsewhere": len(compared.endings),
             "reference_apart": compared.reference_apart,
         },
         digest=compared.digest,
     )
+
+
+def judged(name: str, results: Mapping[str, CheckResult]) -> CheckResult:
+    """What each model's streams showed, by its name, as one check.
+
+    One model that fails is the check's failure: its near-ties are not made up for by the streams of
+    another. Nameless is the timed model, which is the only one then.
+    """
+    if len(results) == 1 and "" in results:
+        return results[""]
+    passed, total = (sum(getattr(one, what) for one in results.values()) for what in COUNTS)
+    detail = "; ".join(f"{model}: {one.detail}" for model, one in results.items())
+    bad = [(model, one) for model, one in results.items() if one.status != "passed"]
+    if bad:
+        model, first = bad[0]
+        more = f" (and {len(bad) - 1} more models fail)" if len(bad) > 1 else ""
+        return failed(name, f"{model}: {first.worst}{more}", first.where, (passed, total), detail)
+    strongest = ParityClass.BYTE_EXACT
+    for one in results.values():
+        strongest = strongest.weaker(one.strongest)
+    figures = _figures(results)
+    worst = max(results.values(), key=lambda one: float(one.figures[GAP] or 0.0))
+    ties = figures["near_ties"]
+    return CheckResult(
+        name=name,
+        status="passed",
+        passed=passed,
+        total=total,
+        worst=f"{ties} near-ties" if ties else "",
+        where=worst.where,
+        detail=detail,
+        strongest=strongest,
+        figures=figures,
+        digest=digest_of(" ".join(one.digest for one in results.values())),
+    )
+
+
+def _figures(results: Mapping[str, CheckResult]) -> dict[str, Scalar]:
+    """The figures over all models, and behind each model's name how many streams were equal."""
+    names = next(iter(results.values())).figures
+    found: dict[str, Scalar] = {
+        name: sum(int(one.figures[name] or 0) for one in results.values())
+        for name in names
+        if name != GAP
+    }
+    found[GAP] = max(float(one.figures[GAP] or 0.0) for one in results.values())
+    for model, one in results.items():
+        found[f"streams_equal of {model}"] = one.figures["streams_equal"]
+    return found
 
 
 def _strongest(compared: Compared) -> ParityClass:

@@ -5,7 +5,8 @@ fail together, so what is held here is the work as a whole: training curves and 
 every parameter, each arm against truth, and where the workload has no loss its digests and tokens.
 Where tokens carry no claim either (random weights), the digests are joined by the op cases of each
 lever, which are found again where its own comparison passed them, and no stream may leave the
-reference's by more than a near-tie: operations that are right alone say nothing of the set.
+reference's by more than a near-tie: operations that are right alone say nothing of the set. Models
+that are named for the tokens are compared beside that, since they have other shapes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from levers.source import source_digest
 
 NAME = "stack"
 """The battery's name of this check: the set together."""
+
+EXACT = ParityClass.BYTE_EXACT
 
 CACHED_AS = "whole-stack"
 """Kept apart from the battery's own check 10, which compares one lever inside a set."""
@@ -122,12 +125,13 @@ def _tasks(bench: Bench, arms: Arms, cache: ParityCache | None) -> tuple[Task, .
     if loss.NAME in bench.workload.checks:
         return loss.tasks(bench, arms)
     digests = determinism.digest_tasks(bench, arms, repeats=1)
-    if not tokens.no_claim(bench):
-        return (*digests, *tokens.tasks(bench, arms))
+    decoded = () if tokens.no_claim(bench) else tokens.tasks(bench, arms)
+    if not tokens.no_own_claim(bench):
+        return (*digests, *decoded)
     members = (of_member(bench, one, _never) for one in arms.cand)
     operations = (task for one in members if not _kept(one, cache) for task in op.ahead(one))
     far = tokens.far_tasks(bench, arms) if _is_exact(bench) else ()
-    return (*digests, *operations, *far)
+    return (*digests, *decoded, *operations, *far)
 
 
 def _is_exact(bench: Bench) -> bool:
@@ -154,14 +158,15 @@ def _compared(bench: Bench, arms: Arms, execute: Execute, cache: ParityCache | N
     refs, cands = determinism.digests(bench, arms, repeats=1)
     parts = [determinism.judge(refs, cands, demands_bits=bench.demands_bits, name=NAME)]
     has_truth = False
-    if parts[-1].status == "passed" and not tokens.no_claim(bench):
-        parts.append(tokens.run(bench, arms, NAME))
-        has_truth = True
-    elif parts[-1].status == "passed" and parts[-1].strongest is not ParityClass.BYTE_EXACT:
+    own = not tokens.no_own_claim(bench)
+    if parts[-1].status == "passed" and not own and parts[-1].strongest is not EXACT:
         parts += _operations(bench, arms.cand, execute, cache)
         has_truth = len(parts) > 1
         if parts[-1].status == "passed" and _is_exact(bench):
             parts.append(tokens.none_far(bench, arms, NAME))
+    if parts[-1].status == "passed" and not tokens.no_claim(bench):
+        parts.append(tokens.run(bench, arms, NAME))
+        has_truth = True
     return _without_truth(merge(parts, name), has_truth=has_truth)
 
 
@@ -202,6 +207,7 @@ def of_member(bench: Bench, one: LeverSetting, execute: Execute) -> Bench:
         "cand": one.setting,
         "seed": usual_seed(lever.name, OFF, one.setting, workload.name),
         "stack": (),
+        "tokens_on": (),
         "policy": lever.policy(facts),
         "levers_source_digest": source_digest(lever),
     }

@@ -63,7 +63,11 @@ class Stack:
         return Comparison(spec, last, self.workload, self.device, plan, ())
 
     def ab_spec(self, levers: Sequence[LeverSetting]) -> AbSpec:
-        """The levers as an A/B: the last one is tested, the others are its stack."""
+        """The levers as an A/B: the last one is tested, the others are its stack.
+
+        What is on as a whole is what ships, so its tokens are compared with the models that are
+        named for them; its parts are only what it is told from.
+        """
         last = levers[-1] if levers else LeverSetting(lever=NO_LEVER, setting=OFF)
         return AbSpec(
             lever=last.lever,
@@ -78,6 +82,7 @@ class Stack:
             policy=self.policy,
             levers_source_digest=self.spec.levers_digest,
             interleaved=self.spec.interleaved,
+            tokens_on=self.spec.tokens_on if set(levers) == set(self.spec.levers) else (),
         )
 
 

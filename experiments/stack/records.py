@@ -6,14 +6,14 @@ schedule, so that a stored record can be analysed again.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import Profile
 from experiments.records import Arm, ArmFailure, Effect, Environment, LostPair, Sample
-from experiments.spec import LeverSetting
+from experiments.spec import LeverSetting, TokenModel, without_token_models
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value
 from levers.policy import Axis, ParityClass
 
@@ -87,6 +87,7 @@ class StackSpec(Value):
         levers_digest: digest of the source files of all levers.
         stepwise: whether the waterfall adds the levers one by one, or the whole alone is measured.
         oracle_mode: how the oracle must run to be in its users' mode; empty where unknown.
+        tokens_on: the models with which the tokens of the whole are compared.
     """
 
     workload: str
@@ -107,6 +108,12 @@ class StackSpec(Value):
     published: tuple[Published, ...] = ()
     stepwise: bool = True
     oracle_mode: str = ""
+    tokens_on: tuple[TokenModel, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_token_models(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Written as before there were any where there are none: digests stay what they were."""
+        return without_token_models(handler(self))
 
     @property
     def whole(self) -> int:

@@ -27,6 +27,7 @@ class StackRequest:
         oracle: an outside implementation of the same work that runs once in every block, or None.
         stepwise: whether the levers are also added one by one; without, only the whole is measured.
         bare: whether an empty ``levers`` means no lever at all.
+        tokens_on: models with which the tokens of the whole are compared, as in an A/B.
     """
 
     workload: str
@@ -46,3 +47,4 @@ class StackRequest:
     oracle: str | None = None
     stepwise: bool = True
     bare: bool = False
+    tokens_on: tuple[str, ...] = ()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments import environment, locks, preflight, resuming, run_setup
+from experiments import environment, locks, resuming, run_setup, token_models
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
 from experiments.home import Home, make_folder
 from experiments.lanes import Lanes, executor_for
 from experiments.prepare import Comparison
-from experiments.ranks.needs import needs_of
 from experiments.records import Environment
 from experiments.registry.store import Registry
 from experiments.requests import Listener
@@ -75,6 +75,7 @@ def _begin(
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     device = environment.find_device(request.device, visible=visible, ranks=request.ranks)
     stack = stack_prepare.resolved(request, device, registry, listener)
+    stack = with_tokens(stack, request.tokens_on)
     _check_room(stack, home, listener)
     now = datetime.now(UTC)
     head = StackRecord(
@@ -91,6 +92,25 @@ def _begin(
     return stack, head
 
 
+def with_tokens(stack: Stack, texts: Sequence[str]) -> Stack:
+    """The stack with the tokens of the whole compared on these models.
+
+    Raises:
+        UsageError: one cannot be used, or there is no lever to be compared.
+    """
+    if not texts:
+        return stack
+    spec = stack.spec
+    if not spec.levers:
+        raise UsageError(
+            "a stack without levers has no tokens to compare",
+            cure=f"leave out {token_models.OPTION}",
+        )
+    work = token_models.Work(stack.workload, spec.parameters, stack.device, spec.levers)
+    found = {"tokens_on": token_models.asked(texts, work)}
+    return replace(stack, spec=spec.model_copy(update=found))
+
+
 def _resume(request: StackRequest, stack_id: str, home: Home) -> tuple[Stack, StackRecord]:
     """The stack to go on with, on the device on which it began.
 
@@ -102,7 +122,9 @@ def _resume(request: StackRequest, stack_id: str, home: Home) -> tuple[Stack, St
     if head.status != "running":
         raise UsageError(f"stack {head.stack_id} is {head.status}", cure="start a new stack")
     resuming.refuse_other_stack(request, head)
-    return resumable(head), head
+    stack = resumable(head)
+    token_models.refuse_changed(head.spec, stack.workload, stack.device)
+    return stack, head
 
 
 def resumable(head: StackRecord) -> Stack:
@@ -132,8 +154,7 @@ def _here(stack: Stack, home: Home) -> Environment:
 def _check_room(stack: Stack, home: Home, listener: Listener) -> None:
     """Refuse a stack that cannot fit, and say what it will take, before anything is written."""
     spec = stack.spec
-    needs = needs_of(stack.workload, spec.parameters, stack.device.facts)
-    preflight.check(needs, preflight.free_now(home.root, stack.device), home.root)
+    needs = run_setup.check_fits(stack.comparison(spec.rows[spec.whole]), home)
     per_block = 2 * (len(spec.rows) - 1) if spec.interleaved else len(spec.rows)
     timed_s = per_block * spec.blocks * needs.seconds_per_sample
     parity_s = len(spec.rows) * PARITY_PROCESSES * needs.seconds_per_sample

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from experiments.spec import told
 from experiments.stack import store as stack_store
 from experiments.stack.records import StackRecord
 from experiments.tracking import mirror as tracking
@@ -110,4 +111,5 @@ def _params(record: StackRecord) -> dict[str, str]:
         "blocks": str(spec.blocks),
         "seed": str(spec.seed),
         **named,
+        **({"tokens_on": on} if (on := told(spec.tokens_on, spec.parameters)) else {}),
     }

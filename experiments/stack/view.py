@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from experiments import formats
 from experiments.dose import taken_over
+from experiments.spec import told
 from experiments.stack.published import FIRST_ROW, GAIN
 from experiments.stack.records import Contrast, Row, RowEvidence, StackRecord
 from levers.policy import Axis
@@ -101,6 +102,7 @@ def _facts(record: StackRecord) -> tuple[tuple[str, str], ...]:
         ("device", f"{record.environment.device_kind} ({spec.device})"),
         ("stack", record.environment.stack),
         ("parameters", ", ".join(f"{name}={spec.parameters[name]}" for name in names)),
+        *((("tokens on", on),) if (on := told(spec.tokens_on, spec.parameters)) else ()),
         ("blocks", "; ".join(filter(None, (counted, record.stopped)))),
         ("rows", f"{len(spec.rows)}, each once in every block, in mirrored random orders"),
         *(("takes over", one) for one in taken_over(record)),

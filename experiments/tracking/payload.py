@@ -16,6 +16,7 @@ from experiments import stats
 from experiments.evidence import Scope
 from experiments.records import Outcome, Sample
 from experiments.run_record import RunRecord
+from experiments.spec import told
 from experiments.values import FrozenMap, Value
 
 TAG_CHARACTERS = 8000
@@ -227,6 +228,7 @@ def _params(record: RunRecord) -> dict[str, str]:
         "stack": " ".join(map(str, spec.stack)),
         "plan_digest": record.plan_digest,
         **{f"workload/{name}": value for name, value in spec.parameters.items()},
+        **({"tokens_on": on} if (on := told(spec.tokens_on, spec.parameters)) else {}),
     }
     return {name: _param(value) for name, value in params.items()}
 

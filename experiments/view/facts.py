@@ -10,6 +10,7 @@ from experiments.oracle_facts import oracle_ran
 from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
+from experiments.spec import told
 from experiments.view.arms import arm_facts
 
 Fact = tuple[str, str]
@@ -97,6 +98,7 @@ def provenance_facts(record: RunRecord) -> tuple[Fact, ...]:
         ("scope", f"{spec.scope} on {env.device_kind}"),
         ("parameters", ", ".join(f"{k}={v}" for k, v in sorted(spec.parameters.items()))),
         ("other levers on", ", ".join(str(lever) for lever in spec.stack) or "none"),
+        ("tokens on", told(spec.tokens_on, spec.parameters)),
         ("stack", env.stack),
         ("device", _device(record)),
         ("policy", f"primaries {', '.join(policy.primaries)}; guards {guards or 'none'}"),
@@ -158,4 +160,6 @@ def reproduce_command(record: RunRecord) -> str:
     for name, value in sorted(spec.parameters.items()):
         if value is not None and not name.endswith("digest"):
             words += ["--set", f"{name}={value}"]
+    for model in spec.tokens_on:
+        words += ["--tokens-on", model.text]
     return shlex.join(words)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from experiments.values import Scalar
 from levers.base import Site
@@ -101,6 +101,21 @@ class Workload(Protocol):
         self, parameters: Mapping[str, Scalar], device: DeviceFacts
     ) -> Mapping[str, float]:
         """Per axis, the value that no implementation can beat on this device; empty if unknown."""
+
+
+@runtime_checkable
+class DecodesTokens(Protocol):
+    """What a workload offers whose tokens can be compared on other models than the timed one."""
+
+    def token_parameters(
+        self, parameters: Mapping[str, Scalar], model: str, device: DeviceFacts
+    ) -> Mapping[str, Scalar]:
+        """The parameters of a comparison with those of another model, its digest among them.
+
+        Raises:
+            BadParameter: there is no such model, its weights are random, or it cannot decode the
+                prompts.
+        """
 
 
 def unpaced() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,10 @@ import pytest
 from benchmarks import h200_calls as calls
 from benchmarks import h200_decode as driver
 from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
-from benchmarks.h200_decode_steps import FULL, ON, TRAINED, steps
+from benchmarks.h200_decode_steps import FULL, NO_KERNEL, TRAINED, steps
 from benchmarks.h200_training_evidence import Evidence, evidence_of, export
 from benchmarks.h200_training_steps import MODEL, Step
-from experiments import beside, prepare
+from experiments import beside, prepare, token_models
 from experiments.campaign.files import read, shipped
 from experiments.campaign.spec import Campaign
 from experiments.environment import Device
@@ -27,6 +29,7 @@ from experiments.stack import prepare as stack_prepare
 from experiments.stack.requests import StackRequest
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
+from experiments.workloads.decode.folder import SHIPPED_FOLDER
 from tests.support import step_words
 
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096, 132, (9, 0)), "GPU-a")
@@ -88,20 +91,74 @@ def test_the_levers_are_measured_in_the_scope_of_the_campaign_that_takes_them_in
             assert dict(compared(request).spec.parameters) == dict(parameters)
             assert (request.seed, request.oracle) == (campaign.seed, campaign.lever_oracle)
     assert found == row
-    assert {one.partition("=")[0] for one in ON} <= row.keys()
 
 
-def test_tokens_are_compared_on_two_trained_sizes_for_each_lever() -> None:
-    names = {item: set() for item in ("tokens", "shipped", "lever")}
-    for step in steps(FULL):
-        if step.item in names:
-            names[step.item].add(step.name.partition(".")[2])
-    assert names["tokens"] == names["lever"] | {"whole", "quantised"}
-    quantised = [one.words for one in steps(FULL) if one.name.endswith(".quantised")]
-    assert all("mxfp4_weights=on" in words and "quality=on" in words for words in quantised)
-    assert len(quantised) == 2
-    assert names["shipped"] == names["tokens"] - {"decode_attn"}
-    assert all(one.needs == TRAINED for one in steps(FULL) if one.item == "tokens")
+def test_tokens_are_compared_on_two_trained_sizes_and_quantised_for_each_lever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {}
+    for step in (one for one in of_kind("ab") if one.item == "lever"):
+        request: AbRequest = step_words.asked(step.words, monkeypatch)
+        assert step.needs == TRAINED
+        models = [tuple(text.split(",")) for text in request.tokens_on]
+        assert all(set(request.beside) <= set(levers) for _, *levers in models)
+        found[request.lever] = {(model, "mxfp4_weights=on" in more) for model, *more in models}
+    both = {("shipped", False), (MODEL, False)}
+    assert found.pop("decode_attn") == {(MODEL, False), (MODEL, True)}
+    assert found.pop("mxfp4_weights") == both
+    assert len(found) == 5
+    assert all(one == both | {(MODEL, True)} for one in found.values())
+
+
+@pytest.mark.parametrize(
+    "step", [one for one in of_kind("ab") if one.item == "lever"], ids=lambda step: step.name
+)
+def test_each_lever_can_decode_with_its_models_on_an_h200(
+    step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = trained(tmp_path)
+    words = [word.replace(MODEL, str(place)) for word in step.words]
+    request: AbRequest = step_words.asked(words, monkeypatch)
+    if any(one in " ".join(words) for one in PACKAGES):
+        monkeypatch.setattr("levers.decode_attn.missing_package", lambda _: ())
+    alone = prepare.compare(request, H200)
+    comparison = prepare.compare(request, H200, beside.asked(request.beside, alone))
+    spec = token_models.added(comparison, request.tokens_on).spec
+    assert len(spec.tokens_on) == len(request.tokens_on)
+    for one in spec.tokens_on:
+        assert one.parameters["graph"] == "off"
+        assert (one.parameters["prompt_tokens"], one.parameters["output_tokens"]) == (2048, 128)
+
+
+def trained(folder: Path) -> Path:
+    """The shipped weights with other dimensions on paper: another digest."""
+    place = folder / TRAINED
+    shutil.copytree(SHIPPED_FOLDER, place)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
+    return place
+
+
+def test_the_row_compares_tokens_on_what_its_levers_were_compared_on() -> None:
+    (row,) = of_kind("campaign")
+    models = [word for before, word in itertools.pairwise(row.words) if before == "--tokens-on"]
+    assert models == ["shipped", MODEL, f"{MODEL},mxfp4_weights=on"]
+    assert row.needs == TRAINED
+    campaign = read(shipped() / f"{FULL.campaign}.toml").campaign
+    assert isinstance(campaign, Campaign)
+    left_out = {one.lever for one in campaign.levers if "shipped" in one.tokens_not_on}
+    assert left_out == set(NO_KERNEL)
+
+
+def test_weights_are_trained_first_and_the_quality_of_four_bits_is_timed_on_them() -> None:
+    every = steps(FULL)
+    assert every[0].makes == TRAINED
+    assert {one.item for one in every} == {
+        "train", "lever", "campaign", "large", "quality", "screen",
+    }  # fmt: skip
+    (quality,) = (one for one in every if one.item == "quality")
+    assert "quality=on" in quality.words
+    assert quality.needs == TRAINED
 
 
 def test_a_rehearsal_needs_no_gpu_and_its_campaign_can_be_read(tmp_path: Path) -> None:
@@ -146,7 +203,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 TRAINING = Step("train.weights", ("--size", "x"), 1, module="train", makes=TRAINED)
-WORK = Step("tokens.one", ("ab", "x", "--model", MODEL), 1, needs=TRAINED)
+WORK = Step(
+    "tokens.one", ("ab", "x", "--model", MODEL, "--tokens-on", f"{MODEL},y=on"), 1, needs=TRAINED
+)
 
 
 def test_what_needs_trained_weights_waits_for_them_and_gets_their_folder(
@@ -160,7 +219,7 @@ def test_what_needs_trained_weights_waits_for_them_and_gets_their_folder(
     assert alone.go([WORK, TRAINING])
     place = tmp_path / "shared" / "models" / TRAINED
     assert (place / calls.WEIGHTS).is_file()
-    assert [words[-1] for words in ran][1] == str(place)
+    assert ran[1][-4:] == ("--model", str(place), "--tokens-on", f"{place},y=on")
     other = call(tmp_path / "two", tmp_path / "shared")
     assert other.go([WORK])
 

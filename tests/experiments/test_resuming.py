@@ -11,7 +11,7 @@ from experiments import resuming
 from experiments.calibration.requests import CalibrateRequest
 from experiments.requests import AbRequest
 from experiments.run_record import RunRecord
-from experiments.spec import LeverSetting
+from experiments.spec import LeverSetting, TokenModel
 from experiments.stack.records import StackRecord
 from experiments.stack.requests import StackRequest
 from experiments.workloads.base import DeviceFacts
@@ -47,6 +47,7 @@ def asked(**options: Any) -> AbRequest:
         ({"ranks": 2}, "--ranks 1, not 2"),
         ({"budget_s": 60.0}, "--budget none, not 60s"),
         ({"beside": ("fused_chain=on",)}, "--with none, not fused_chain=on"),
+        ({"tokens_on": ("shipped",)}, "--tokens-on none, not shipped"),
         ({"sequential": "anytime"}, "--sequential group-sequential, not anytime"),
     ],
 )
@@ -87,6 +88,18 @@ def test_levers_that_are_on_in_both_arms_may_be_named_again() -> None:
     resuming.refuse_other_run(asked(beside=("fused_chain=on",)), run(stack=stack))
 
 
+def test_the_models_of_the_tokens_are_those_that_it_began_with_in_any_order() -> None:
+    four_bits = LeverSetting(lever="mxfp4_weights", setting="on")
+    own = {"model": "shipped", "model_digest": "3f9c"}
+    models = (TokenModel(parameters=own), TokenModel(parameters=own, levers=(four_bits,)))
+    with_both = run(tokens_on=models)
+    resuming.refuse_other_run(asked(tokens_on=()), with_both)
+    resuming.refuse_other_run(asked(tokens_on=("shipped, mxfp4_weights", "shipped")), with_both)
+    said = "has --tokens-on shipped shipped,mxfp4_weights=on, not shipped"
+    with pytest.raises(UsageError, match=said):
+        resuming.refuse_other_run(asked(tokens_on=("shipped",)), with_both)
+
+
 def test_a_run_without_an_oracle_is_not_given_one() -> None:
     with pytest.raises(UsageError, match="has --oracle none, not sdpa"):
         resuming.refuse_other_run(asked(oracle="sdpa"), run(oracle=None))
@@ -123,6 +136,7 @@ def begun(**spec: Any) -> StackRecord:
         ({"seed": 4}, "--seed 3, not 4"),
         ({"oracle": "sdpa"}, "--oracle none, not sdpa"),
         ({"blocks": 8}, "--blocks 6, not 8"),
+        ({"tokens_on": ("shipped",)}, "--tokens-on none, not shipped"),
         ({"ranks": 2}, "--ranks 1, not 2"),
         ({"leave_one_out": False}, "--leave-one-out yes, not --no-leave-one-out"),
         ({"pairs": False}, "--pairs yes, not --no-pairs"),

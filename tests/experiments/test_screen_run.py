@@ -32,6 +32,12 @@ def told(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+def test_a_screen_compares_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["ab", "fa2_nsplits_cap", "--cand", "1..3", "--screen", "--tokens-on", "shipped"]
+    assert cli.main(words) == 2
+    assert "leave out --tokens-on to screen" in capsys.readouterr().err
+
+
 def test_a_screen_orders_the_settings_and_says_everywhere_that_it_is_no_verdict(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import environment, prepare, run_setup, spool_reader
+from experiments import environment, prepare, run_setup, spool_reader, token_models
 from experiments.home import Home, make_folder
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import GROUPS, GroupTime, Profile
@@ -28,6 +28,7 @@ from experiments.run_record import RunRecord
 from experiments.spec import LeverSetting
 from experiments.spool import Spool
 from experiments.stack import prepare as stack_prepare
+from experiments.stack import run as stack_run
 from experiments.stack import store as stack_store
 from experiments.stack.records import RowEvidence, StackRecord
 from experiments.stack.requests import StackRequest
@@ -89,6 +90,7 @@ class Machine:
         alone = prepare.compare(request, device)
         stack = run_setup.stack_for(registry, alone, listener)
         comparison = prepare.compare(request, device, stack)
+        comparison = token_models.added(comparison, request.tokens_on)
         head = run_setup.head_of(comparison, environment.describe(device, {}, {}, {}))
         self.now += timedelta(seconds=1)
         return head.model_copy(update={"created_at": self.now.isoformat()})
@@ -141,6 +143,7 @@ class Machine:
             with Registry.open(self.home.registry) as registry:
                 device = environment.find_device("cpu")
                 stack = stack_prepare.resolved(request, device, registry, listener)
+            stack = stack_run.with_tokens(stack, request.tokens_on)
             self.now += timedelta(seconds=1)
             head = StackRecord(
                 stack_id=f"{self.now:%Y%m%dT%H%M%S}-{len(self.asked):06x}",

@@ -20,6 +20,7 @@ from experiments.workloads.decode.parameters import (
     parsed_concurrency,
     weighs,
 )
+from experiments.workloads.decode.token_parameters import token_settings
 from levers.errors import BadParameter, UnknownName
 from levers.policy import Axis
 
@@ -80,6 +81,17 @@ class DecodeWorkload:
         _check_together(values, config, device)
         _check_quality(values, model)
         return values | {"model": model, "model_digest": model_digest(model)}
+
+    def token_parameters(
+        self, parameters: Mapping[str, Scalar], model: str, device: DeviceFacts
+    ) -> Mapping[str, Scalar]:
+        """The parameters of a comparison with those of another model, its digest among them.
+
+        Raises:
+            BadParameter: there is no such model, its weights are random, or it cannot decode the
+                prompts.
+        """
+        return self.resolve(token_settings(parameters, model, device), device)
 
     def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
         """Throughput per concurrency, latencies, peak memory; loss and weights where judged."""

@@ -20,10 +20,15 @@ from experiments.requests import AbRequest, SilentListener
 from experiments.spec import LeverSetting
 from experiments.stack import parity
 from experiments.stack import prepare as stack_prepare
+from experiments.stack import run as stack_run
+from experiments.stack import view as stack_view
+from experiments.stack.records import StackRecord
 from experiments.stack.requests import StackRequest
 from experiments.tasks import Outputs, Task, TaskResult
 from experiments.workloads.base import DeviceFacts
+from levers.errors import UsageError
 from levers.policy import ParityClass
+from tests.support import stack_factory
 from tests.support.fake_arms import streams
 
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096), "GPU-a")
@@ -87,6 +92,69 @@ def test_members_that_are_right_alone_and_wrong_together_are_not_timed(asked) ->
     result = held(asked, Arms(lambda _: passed(ParityClass.LOSSLESS), gap_nat=3.1))
     assert (result.status, result.where) == ("failed", "prompt 0 (loaded), token 2, gap 3.1 nat")
     assert "1 by more than 0.5 nat" in result.detail
+
+
+def on_trained(stack: stack_prepare.Stack) -> stack_prepare.Stack:
+    return stack_run.with_tokens(stack, ("shipped", "shipped,mxfp4_weights=on"))
+
+
+def test_models_for_the_tokens_are_compared_beside_what_random_weights_can_say(
+    tmp_path: Path,
+) -> None:
+    request = StackRequest("decode", levers=SET, device="cuda:0", settings=SETTINGS)
+    with Registry.open(tmp_path / "registry.db") as registry:
+        found = stack_prepare.resolved(request, H200, registry, SilentListener())
+    found = on_trained(found)
+    rows = [found.comparison(row).spec.tokens_on for row in found.spec.rows if row.levers]
+    assert [len(one) for one in rows] == [0, 2, 0]  # the whole alone: it is what ships
+    whole = found.spec.rows[found.spec.whole]
+    comparison = found.comparison(whole)
+
+    def far(task: Task) -> bool:
+        return task.parameters["model"] == "random-0.6b"
+
+    asked = []
+
+    class Told(Arms):
+        def __call__(self, task: Task) -> TaskResult:
+            asked.append(task)
+            if task.arguments.get("want") == "gaps":
+                return TaskResult(outputs=Outputs(gaps=(0.1,), inputs_digest="in"))
+            if task.arguments.get("want") == "tokens" and not far(task):
+                answer = streams(*[[i, 2, 3] for i in range(8)])
+                return TaskResult(outputs=Outputs(streams=answer, inputs_digest="in"))
+            return super().__call__(task)
+
+    result = held((comparison, whole.levers), Told(lambda _: passed(ParityClass.LOSSLESS)))
+    assert (result.status, result.strongest) == ("passed", ParityClass.LOSSLESS)
+    assert "1 of 1 streams part on random weights" in result.detail
+    assert "shipped: 16/16 streams equal" in result.detail
+    assert "shipped with mxfp4_weights=on: 16/16" in result.detail
+    ahead = {one.content_digest() for one in parity.foreseen([(comparison, whole.levers)], None)}
+    there = [one for one in asked if one.arguments.get("want") != "gaps"]
+    assert {one.content_digest() for one in there} == ahead
+    quantised = [one for one in asked if one.levers and one.levers[0].lever == "mxfp4_weights"]
+    assert {one.arm for one in quantised} == {"ref", "cand"}
+
+
+def test_a_stack_refuses_a_model_whose_levers_are_its_own(asked, tmp_path: Path) -> None:
+    request = StackRequest("decode", levers=SET, device="cuda:0", settings=SETTINGS)
+    bare = StackRequest("decode", device="cuda:0", settings=SETTINGS, bare=True)
+    with Registry.open(tmp_path / "registry.db") as registry:
+        found = stack_prepare.resolved(request, H200, registry, SilentListener())
+        none = stack_prepare.resolved(bare, H200, registry, SilentListener())
+    with pytest.raises(UsageError, match="cuda_graph is what the arms differ by"):
+        stack_run.with_tokens(found, ("shipped,cuda_graph=on",))
+    with pytest.raises(UsageError, match="has no tokens to compare; leave out --tokens-on"):
+        stack_run.with_tokens(none, ("shipped",))
+    told = dict(stack_view._facts(record_of(on_trained(found))))["tokens on"]
+    assert told.startswith("shipped (")
+    assert "shipped with mxfp4_weights=on (" in told
+
+
+def record_of(stack: stack_prepare.Stack) -> StackRecord:
+    whole = stack_factory.record(stack_factory.spec(), lambda names: 0.1 * len(names))
+    return whole.model_copy(update={"spec": stack.spec})
 
 
 def test_a_member_that_fails_fails_the_set_beside_one_that_states_no_case(asked) -> None:

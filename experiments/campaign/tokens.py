@@ -1,0 +1,78 @@
+"""The models with which a campaign compares tokens, lever by lever.
+
+The list is one for the whole row, and not every lever can run on every model of it: such a pair is
+left out and said. A lever that ships must have been compared on all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments import token_models
+from experiments.campaign.place import Place
+from experiments.spec import AbSpec, LeverSetting, TokenModel
+from experiments.stack.records import StackSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models for some levers, and in words those that are left out, each with the reason."""
+
+    models: tuple[TokenModel, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """As they are typed."""
+        return tuple(one.text for one in self.models)
+
+
+def models_for(
+    place: Place, subjects: Sequence[LeverSetting], beside: Sequence[LeverSetting] = ()
+) -> Models:
+    """The models on which these levers can be compared.
+
+    Args:
+        place: where the campaign is; without its device there is no model.
+        subjects: the levers by which the arms differ.
+        beside: the levers that are on in both arms.
+    """
+    if not subjects or place.device is None:
+        return Models()
+    work = token_models.Work(
+        place.workload, place.parameters, place.device, tuple(subjects), tuple(beside)
+    )
+    judged = [
+        (one, _stated(place, one, (*subjects, *beside)) or token_models.obstacle(one, work))
+        for one in place.tokens_on
+    ]
+    named = " + ".join(map(str, subjects))
+    return Models(
+        tuple(one for one, why in judged if not why),
+        tuple(
+            f"tokens of {named} are not compared on {one.label}: {why}"
+            for one, why in judged
+            if why
+        ),
+    )
+
+
+def _stated(place: Place, model: TokenModel, levers: Sequence[LeverSetting]) -> str:
+    """The lever of whose line in the file the model is left out; empty where of none."""
+    for planned in place.campaign.levers:
+        on = any(one.lever == planned.lever for one in levers)
+        if on and {model.name, model.model} & set(planned.tokens_not_on):
+            return f"the campaign leaves it out for {planned.lever}"
+    return ""
+
+
+def lacking(
+    place: Place, spec: AbSpec | StackSpec, subjects: Sequence[LeverSetting]
+) -> tuple[str, ...]:
+    """The models of the campaign on which a run's tokens were not compared and could have been."""
+    beside = spec.stack if isinstance(spec, AbSpec) else ()
+    wanted = models_for(place, subjects, beside).models
+    return tuple(
+        one.label for one in wanted if not any(other.covers(one) for other in spec.tokens_on)
+    )

@@ -1,0 +1,177 @@
+"""The models with which tokens are compared, in place of the timed one (``--tokens-on``).
+
+Speed is measured at sizes whose weights are often random, and random weights carry no claim about
+tokens. So the token check of the same comparison decodes its prompts with trained models: named one
+by one, each with the levers that are on in both arms there (``shipped,mxfp4_weights=on`` is the
+quantised one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from experiments.environment import Device
+from experiments.prepare import Comparison, RunFacts, unmet_by
+from experiments.spec import AbSpec, LeverSetting, TokenModel
+from experiments.stack.prepare import facts_of, typed
+from experiments.stack.records import StackSpec
+from experiments.values import Scalar
+from experiments.workloads.base import DecodesTokens, Workload
+from levers import catalog
+from levers.base import claims
+from levers.errors import BadParameter, LeverConflict, UsageError
+
+OPTION = "--tokens-on"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the models are to decode for.
+
+    Attributes:
+        subjects: the levers by which the arms differ, at each of their settings.
+        beside: the levers that are on in both arms of the comparison anyway.
+    """
+
+    workload: Workload
+    parameters: Mapping[str, Scalar]
+    device: Device
+    subjects: tuple[LeverSetting, ...]
+    beside: tuple[LeverSetting, ...] = ()
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Work:
+        """Of one lever at two settings."""
+        spec = comparison.spec
+        subjects = (spec.ref, spec.cand)
+        return cls(
+            comparison.workload,
+            spec.parameters,
+            comparison.device,
+            tuple(LeverSetting(lever=spec.lever, setting=one) for one in subjects),
+            spec.stack,
+        )
+
+
+def added(comparison: Comparison, texts: Sequence[str]) -> Comparison:
+    """The comparison with its tokens compared on these models; as it is where none is named.
+
+    Raises:
+        UsageError: one cannot be used; see :func:`asked`.
+    """
+    if not texts:
+        return comparison
+    found = {"tokens_on": asked(texts, Work.of(comparison))}
+    return replace(comparison, spec=comparison.spec.model_copy(update=found))
+
+
+def asked(texts: Sequence[str], work: Work) -> tuple[TokenModel, ...]:
+    """The models as typed, each checked against the levers that are compared on it.
+
+    Raises:
+        UsageError: one is unknown, random or named twice, or a lever cannot run on it.
+    """
+    found = known(texts, work)
+    for one in found:
+        if reason := obstacle(one, work):
+            raise LeverConflict(
+                f"{OPTION} {one.text}: {reason}",
+                cure=f"leave {one.text} out, or name another model in its place",
+            )
+    return found
+
+
+def known(texts: Sequence[str], work: Work) -> tuple[TokenModel, ...]:
+    """The models as typed, whether or not the levers can run on them.
+
+    Raises:
+        UsageError: one is unknown, random or named twice.
+    """
+    found = tuple(_model(text, work) for text in texts)
+    for number, one in enumerate(found):
+        for other in found[:number]:
+            if one.covers(other) and other.covers(one):
+                raise UsageError(
+                    f"{OPTION} {one.text} is {other.text} once more (weights {one.digest})",
+                    cure="name each model once",
+                )
+            if one.label == other.label:
+                raise UsageError(
+                    f"{OPTION}: two models are called {one.label}: {other.text} and {one.text}",
+                    cure="give one of the folders another name, by which reports show them",
+                )
+    return found
+
+
+def named(text: str) -> tuple[str, tuple[LeverSetting, ...]]:
+    """The model and the levers of one text, ``model,lever=setting``.
+
+    Raises:
+        UsageError: a lever or setting that is not known, is off, or is named twice.
+    """
+    model, *levers = (part.strip() for part in text.split(","))
+    return model, typed(levers, OPTION)
+
+
+def _model(text: str, work: Work) -> TokenModel:
+    workload = work.workload
+    model, levers = named(text)
+    if not isinstance(workload, DecodesTokens):
+        raise BadParameter(
+            f"{workload.name} decodes no tokens that could be compared on {model!r}",
+            cure=f"leave out {OPTION}",
+        )
+    parameters = workload.token_parameters(work.parameters, model, work.device.facts)
+    return TokenModel(parameters=dict(parameters), levers=levers)
+
+
+def obstacle(model: TokenModel, work: Work) -> str:
+    """Why the arms cannot be compared on this model; empty where they can."""
+    subjects = {one.lever for one in work.subjects}
+    settings = {one.lever: one.setting for one in work.beside}
+    for one in model.levers:
+        if one.lever in subjects:
+            return f"{one.lever} is what the arms differ by, and cannot be on in both"
+        if settings.get(one.lever, one.setting) != one.setting:
+            return f"{one.lever}={settings[one.lever]} is on in both arms, and not {one.setting}"
+    on = (*model.levers, *(one for one in work.beside if one not in model.levers))
+    facts = facts_of(work.workload, model.parameters, work.device)
+    return _unmet((*on, *work.subjects), facts) or _claimed((*on, *work.subjects))
+
+
+def _unmet(levers: Sequence[LeverSetting], facts: RunFacts) -> str:
+    """The first lever that cannot run with the model's parameters, and why."""
+    for one in levers:
+        lever = catalog.get(one.lever)
+        if facts.workload not in lever.workloads:
+            return f"{one.lever} has no site in workload {facts.workload!r}"
+        for reason in unmet_by(lever, facts, one.setting):
+            return f"{one} cannot run there: {reason.removeprefix(f'{one.setting}: ')}"
+    return ""
+
+
+def _claimed(levers: Sequence[LeverSetting]) -> str:
+    """Which two levers claim one site without saying so."""
+    try:
+        claims([catalog.get(name) for name in dict.fromkeys(one.lever for one in levers)])
+    except LeverConflict as conflict:
+        return conflict.message
+    return ""
+
+
+def refuse_changed(spec: AbSpec | StackSpec, workload: Workload, device: Device) -> None:
+    """Refuse to go on where the weights of a model are no longer those that the run began with.
+
+    Raises:
+        BadParameter: they have changed, or are no longer there.
+    """
+    work = Work(workload, spec.parameters, device, ())
+    for then in spec.tokens_on:
+        now = _model(then.text, work)
+        if now.digest != then.digest:
+            raise BadParameter(
+                f"the weights of {then.model} have changed since the run began "
+                f"({then.digest} -> {now.digest})",
+                cure="start a new run: tokens of two models are never mixed",
+            )

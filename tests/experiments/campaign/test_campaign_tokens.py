@@ -1,0 +1,158 @@
+"""A campaign compares the tokens of every lever, and of what ships, on the models that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from experiments.campaign import reports
+from experiments.campaign.files import read, shipped
+from experiments.campaign.place import Place
+from experiments.campaign.spec import Campaign
+from experiments.campaign.tokens import models_for
+from experiments.campaign.tracking import payload
+from experiments.environment import Device
+from experiments.requests import AbRequest
+from experiments.spec import LeverSetting
+from experiments.token_models import Work, known
+from experiments.values import Scalar
+from experiments.workloads import catalog as workloads
+from experiments.workloads.base import DeviceFacts
+from levers import catalog
+from tests.experiments.campaign.test_campaign_run import FAST, HEAD, SLOW, Row, lever
+from tests.experiments.campaign.test_campaign_run import row as row
+from tests.support.stub_workload import StubWorkload
+
+LISTED = HEAD.replace("blocks = 4", 'blocks = 4\ntokens_on = ["small", "large"]')
+H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096, 132, (9, 0)), "GPU-a")
+
+
+def decoded(
+    self: StubWorkload, parameters: Mapping[str, Scalar], model: str, device: DeviceFacts
+) -> Mapping[str, Scalar]:
+    return {**parameters, "model": model, "model_digest": f"weights of {model}"}
+
+
+@pytest.fixture
+def listed(row: Row, monkeypatch: pytest.MonkeyPatch) -> Row:
+    monkeypatch.setattr(StubWorkload, "token_parameters", decoded, raising=False)
+    row.has(SLOW, FAST)
+    row.write(lever(SLOW), lever(FAST), text=LISTED)
+    return row
+
+
+def asked(row: Row) -> dict[str, tuple[str, ...]]:
+    requests = row.machine.asked
+    return dict(zip(row.measured, (one.tokens_on for one in requests), strict=True))
+
+
+def test_the_list_is_that_of_every_lever_and_of_the_binding_run(listed: Row) -> None:
+    found = listed.run()
+    both = ("small", "large")
+    assert asked(listed) == {SLOW: both, FAST: both, "binding": both}
+    assert found.state == "TERMINAL"
+    assert found.tokens_on == "small (weights of small); large (weights of large)"
+    assert "weights of large" in reports.markdown(found)
+    assert "weights of large" in reports.page(found)
+    assert payload(found, "").parent.params["tokens_on"] == found.tokens_on
+
+
+def test_another_list_may_be_typed_and_status_takes_what_was_compared_on_more(
+    listed: Row,
+) -> None:
+    words = ("--tokens-on", "large", "--tokens-on", "small", "--tokens-on", "huge")
+    found = listed.run(*words)
+    assert asked(listed)["binding"] == ("large", "small", "huge")
+    assert listed.status().binding == found.binding
+    listed.machine.asked.clear()
+    assert listed.run().binding == found.binding
+    assert listed.measured == []
+
+
+def test_what_ships_is_measured_again_where_a_model_never_decoded_with_it(listed: Row) -> None:
+    listed.write(lever(SLOW), lever(FAST))
+    listed.run()
+    listed.machine.asked.clear()
+    listed.write(lever(SLOW), lever(FAST), text=LISTED)
+    slow, fast = listed.status().levers
+    assert (slow.state, fast.state) == ("decided", "open")
+    assert "were not compared on small, large" in fast.why
+    assert listed.run().state == "TERMINAL"
+    assert listed.measured == [FAST, "binding"]
+
+
+def test_a_model_that_a_lever_cannot_decode_with_is_left_out_for_it_and_said(listed: Row) -> None:
+    models = LISTED.replace('"large"', f'"large", "small,{FAST}=on"')
+    no_kernel = lever(SLOW) + 'tokens_not_on = ["large"]\n'
+    listed.write(no_kernel, lever(FAST), text=models)
+    listed.run()
+    assert asked(listed) == {
+        SLOW: ("small",),
+        FAST: ("small", "large"),
+        "binding": ("small", "large"),
+    }
+    slow, fast = (one for one in listed.machine.asked if isinstance(one, AbRequest))
+    assert slow.selected == (
+        f"tokens of {SLOW}=on are not compared on large: the campaign leaves it out for {SLOW}",
+        f"tokens of {SLOW}=on are not compared on small with {FAST}=on: {FAST} and {SLOW} both "
+        "change stub.product",
+    )
+    assert f"on small with {FAST}=on: {FAST} is what the arms differ by" in fast.selected[0]
+    listed.machine.asked.clear()
+    assert listed.run().state == "TERMINAL"
+    assert listed.measured == []
+
+
+@pytest.mark.parametrize(("words", "goes_on"), [((), True), (("--tokens-on", "huge"), False)])
+def test_a_run_that_was_cut_goes_on_only_where_it_has_the_models(
+    listed: Row, words: tuple[str, ...], goes_on: bool
+) -> None:
+    listed.machine.kill = {SLOW}
+    listed.said("campaign", "run", "stub-row", code=130)
+    listed.machine.asked.clear()
+    listed.run(*words)
+    first = listed.machine.asked[0]
+    assert isinstance(first, AbRequest)
+    assert (first.resume is not None) == goes_on
+
+
+def test_a_mistake_in_the_list_is_said_before_anything_is_measured(listed: Row) -> None:
+    said = listed.said(
+        "campaign", "run", "stub-row", "--tokens-on", "a", "--tokens-on", "a", code=2
+    )
+    assert "a is a once more" in said
+    said = listed.said("campaign", "run", "published-mxfp4", "--replay", "--tokens-on", "a", code=2)
+    assert "decodes nothing; leave out --tokens-on" in said
+    assert listed.measured == []
+
+
+def test_the_row_of_the_h200_names_trained_weights_and_quantised_ones() -> None:
+    campaign = read(shipped() / "decode-h200.toml").campaign
+    assert isinstance(campaign, Campaign)
+    workload = workloads.get("decode")
+    parameters = workload.resolve(campaign.settings, H200.facts)
+    work = Work(workload, parameters, H200, ())
+    entries = catalog.listed()
+    levers = tuple(catalog.get(one.lever) for one in campaign.levers)
+    place = Place(
+        campaign, workload, H200, "", "H200", parameters, levers, entries,
+        tokens_on=known(campaign.tokens_on, work),
+    )  # fmt: skip
+    for planned in campaign.levers:
+        one = LeverSetting(lever=planned.lever, setting=planned.candidates[0])
+        found = [model.text for model in models_for(place, [one]).models]
+        if planned.lever not in ("decode_attn", "mxfp4_weights"):
+            assert found == ["shipped", "shipped,mxfp4_weights=on"]
+    whole = [LeverSetting(lever="cuda_graph", setting="on")]
+    whole.append(LeverSetting(lever="mxfp4_weights", setting="on"))
+    assert [model.text for model in models_for(place, whole).models] == ["shipped"]
+
+
+def test_a_campaign_elsewhere_knows_no_model(tmp_path: Path) -> None:
+    campaign = read(shipped() / "decode-h200.toml").campaign
+    assert isinstance(campaign, Campaign)
+    entries = catalog.listed()
+    place = Place(campaign, workloads.get("decode"), None, "no GPU", "", {}, (), entries)
+    assert models_for(place, [LeverSetting(lever="cuda_graph", setting="on")]).models == ()
