@@ -26,7 +26,7 @@ class FusedAffineNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """``[N, C]`` in ``dtype``, and the rows themselves to go on with."""
         expect_absent_gradients(ctx)
-        y_NC, mean_N, rstd_N = NORM.forward(x_NC, weight_C[None], bias_C[None], dtype)
+        y_NC, mean_N, rstd_N = NORM.forward(x_NC, weight_C.unsqueeze(0), bias_C.unsqueeze(0), dtype)
         ctx.save_for_backward(x_NC, mean_N, rstd_N, weight_C)
         return y_NC, x_NC.view_as(x_NC)
 
@@ -34,7 +34,7 @@ class FusedAffineNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Of rows, weight and bias."""
         x_NC, mean_N, rstd_N, weight_C = ctx.saved_tensors
-        saved, (grad_NC, stream_NC) = (x_NC, mean_N, rstd_N, weight_C[None]), grads
+        saved, (grad_NC, stream_NC) = (x_NC, mean_N, rstd_N, weight_C.unsqueeze(0)), grads
         trained = any(ctx.needs_input_grad[1:3])
         dx, dweight, dbias = NORM.backward(grad_NC, stream_NC, saved, sums=trained)
         if dweight is None or dbias is None:
