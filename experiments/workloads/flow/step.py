@@ -130,7 +130,7 @@ class Step:
         batch.cond.grad = None
         with exchange:
             loss = flow_loss(self.model, batch, self.forward)
-            torch.autograd.backward(loss)
+            self.team.backward(loss)
         self.model.sites.micro_batch_ran(len(batch.layout.lengths))
         return loss.detach()
 
