@@ -17,6 +17,7 @@ from benchmarks.whole_stack import NAME
 from experiments.environment import Device, find_device
 from experiments.executor import Executor
 from experiments.frozen import frozen_environment
+from experiments.ranks.deepspeed_package import BUCKET_ELEMENTS
 from experiments.ranks.needs import with_ranks
 from experiments.spec import DEEPSPEED, NO_LEVER, ZERO, AbSpec, LeverSetting
 from experiments.tasks import Task, TaskResult
@@ -42,9 +43,6 @@ REHEARSAL = {
     "steps": "3",
     "warmup": "1",
 }
-
-DEEPSPEED_BUCKET = 500_000_000
-"""Gradients that DeepSpeed averages at a time (its default)."""
 
 STOPPING_S = 20.0
 """An interrupted run ends its processes within this."""
@@ -138,7 +136,7 @@ def fixed_bytes(config: FlowConfig, ranks: int) -> float:
     shared = unsharded_bytes(config) - moments + moments / ranks
     if config.zero != DEEPSPEED:
         return shared
-    return shared + 4 * weights / ranks + 4 * min(weights, DEEPSPEED_BUCKET)
+    return shared + 4 * weights / ranks + 4 * min(weights, BUCKET_ELEMENTS)
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,15 @@ for the device inside a step; and no bucket is larger than the model.
 Weights are fp32 under the caller's autocast. The engine switches an autocast off that it does not
 know of; :class:`_Inside` enters the caller's again.
 
-Importing the package changes variables, imports MLflow and looks for compilers; none of it is left
-or done here, and none of its own kernels is built.
-
 Sources: DeepSpeed 0.19.8 ``runtime/engine.py`` (``forward``, ``backward``,
 ``set_gradient_accumulation_boundary``), ``runtime/zero/stage_1_and_2.py``,
-``runtime/zero/config.py`` (defaults), ``runtime/torch_autocast.py`` (``autocast_if_enabled``),
-``comm/torch.py`` (``build_shm_op``); Rajbhandari et al. 2019, arXiv:1910.02054.
+``runtime/zero/config.py`` (defaults), ``runtime/torch_autocast.py`` (``autocast_if_enabled``);
+Rajbhandari et al. 2019, arXiv:1910.02054.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -33,11 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.ranks.communication import Exchange
+from experiments.ranks.deepspeed_package import BUCKET_ELEMENTS, config, environment_kept, load
 from experiments.ranks.parallel import RankTeam
-from experiments.spec import DEEPSPEED
-
-BUCKET_ELEMENTS = 500_000_000
-"""Gradients that are averaged at a time (DeepSpeed's default ``reduce_bucket_size``)."""
 
 
 class DeepSpeedTeam(RankTeam):
@@ -141,64 +131,3 @@ def callers_autocast(device_type: str) -> contextlib.AbstractContextManager[Any]
         dtype=torch.get_autocast_dtype(device_type),
         cache_enabled=torch.is_autocast_cache_enabled(),
     )
-
-
-def config(weights: int) -> dict[str, Any]:
-    """The engine's configuration for so many trained weights.
-
-    The batch size is for its own counting; how many micro-steps there are it is told at each one.
-    """
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": 0.0,
-        "zero_optimization": {
-            "stage": 1,
-            "reduce_bucket_size": min(BUCKET_ELEMENTS, weights),
-            "compute_grad_norm": False,
-        },
-        "timers": {"throughput": {"enabled": False}},
-        "log_level": "error",
-    }
-
-
-def load(device_type: str) -> Any:
-    """The package for that type of device, imported without what that does beside.
-
-    Told the type, it does not look for devices. Without MLflow, which its tuner would import, it is
-    there in half the time. An empty table of kernels that could be built keeps it from trying
-    compilers, and on a CPU from building its own exchange through shared memory. Its all-gather
-    goes by a name that PyTorch warns of.
-    """
-    with environment_kept(DS_ACCELERATOR=device_type), _absent("mlflow"):
-        found = importlib.import_module(DEEPSPEED)
-        ops: Any = importlib.import_module(f"{DEEPSPEED}.ops")
-    ops.__compatible_ops__ = {}
-    warnings.filterwarnings("ignore", ".*all_gather_into_tensor. is deprecated", FutureWarning)
-    return found
-
-
-@contextlib.contextmanager
-def environment_kept(**meanwhile: str) -> Iterator[None]:
-    """Variables that are set inside, and those given, are gone again afterwards."""
-    before = dict(os.environ)
-    os.environ.update(meanwhile)
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _absent(module: str) -> Iterator[None]:
-    """Importing that module fails inside; where it is loaded already it stays so."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[module]
