@@ -23,6 +23,9 @@ from experiments.spec import DEEPSPEED
 BUCKET_ELEMENTS = 500_000_000
 """Gradients that are averaged at a time (DeepSpeed's default ``reduce_bucket_size``)."""
 
+COMPILED = f"{DEEPSPEED}.runtime.zero.muon.muon_optimizer"
+"""An optimiser that nobody uses here, imported by the engine to compare types with it."""
+
 
 def config(weights: int) -> dict[str, Any]:
     """The engine's configuration for so many trained weights.
@@ -47,13 +50,15 @@ def load(device_type: str) -> Any:
     """The package for that type of device, imported without what that does beside.
 
     Told the type, it does not look for devices. Without MLflow, which its tuner would import, it is
-    there in half the time. An empty table of kernels that could be built keeps it from trying
-    compilers, and on a CPU from building its own exchange through shared memory. Its all-gather
-    goes by a name that PyTorch warns of.
+    there in half the time. The one module whose functions it would compile later is imported while
+    ``torch.compile`` does nothing, which spares the import of Inductor. An empty table of kernels
+    that could be built keeps it from trying compilers, and on a CPU from building its own exchange
+    through shared memory. Its all-gather goes by a name that PyTorch warns of.
     """
-    with environment_kept(DS_ACCELERATOR=device_type), _absent("mlflow"):
+    with environment_kept(DS_ACCELERATOR=device_type, TORCHDYNAMO_DISABLE="1"), _absent("mlflow"):
         found = importlib.import_module(DEEPSPEED)
         ops: Any = importlib.import_module(f"{DEEPSPEED}.ops")
+        importlib.import_module(COMPILED)
     ops.__compatible_ops__ = {}
     warnings.filterwarnings("ignore", ".*all_gather_into_tensor. is deprecated", FutureWarning)
     return found

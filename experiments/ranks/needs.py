@@ -18,6 +18,9 @@ INSTALL = "pip install 'deepspeed>=0.19.8'"
 START_S = 6.0
 """Seconds that a group takes longer than one process to start on GPUs: it meets and connects."""
 
+IMPORT_S = 4.0
+"""Seconds that DeepSpeed takes to be imported and to build its engine (measured on a CPU)."""
+
 
 def with_ranks(
     workload: Workload, parameters: Mapping[str, Scalar], ranks: int
@@ -84,6 +87,7 @@ def needs_of(
     threads = int(parameters.get("threads") or 1)
     crowd = max(1.0, ranks * threads / found) if device.device_type == "cpu" else 1.0
     start_s = START_S if device.device_type == "cuda" else 0.0
+    start_s += IMPORT_S * crowd if by_deepspeed(parameters) else 0.0
     return replace(
         needs,
         host_memory_bytes=needs.host_memory_bytes * ranks,

@@ -16,7 +16,13 @@ from experiments import environment
 from experiments.calibration import run as calibration
 from experiments.calibration.requests import CalibrateRequest
 from experiments.environment import cpu_device
-from experiments.ranks.deepspeed_package import BUCKET_ELEMENTS, config, environment_kept, load
+from experiments.ranks.deepspeed_package import (
+    BUCKET_ELEMENTS,
+    COMPILED,
+    config,
+    environment_kept,
+    load,
+)
 from experiments.ranks.needs import packages_of, with_ranks
 from experiments.ranks.rank_worker import surroundings
 from experiments.values import Scalar
@@ -139,6 +145,6 @@ def test_the_package_is_imported_without_mlflow_and_told_its_device(
     monkeypatch.setattr(importlib, "import_module", imported)
     with warnings.catch_warnings():
         load("cpu")
-    assert seen == dict.fromkeys(("deepspeed", "deepspeed.ops"), ("cpu", None))
+    assert seen == dict.fromkeys(("deepspeed", "deepspeed.ops", COMPILED), ("cpu", None))
     assert "mlflow" not in sys.modules
     assert "DS_ACCELERATOR" not in os.environ

@@ -94,7 +94,7 @@ def test_the_callers_autocast_holds_inside_the_model(found: Ranks) -> None:
 def test_nothing_is_left_changed_running_or_said(found: Ranks) -> None:
     assert [one["changed"] for one in found] == [[]] * SIZE
     assert [one["children"] for one in found] == [[]] * SIZE
-    assert [one["mlflow"] for one in found] == [False] * SIZE
+    assert [one["unwanted"] for one in found] == [[]] * SIZE
     assert [one["noise"] for one in found] == [""] * SIZE
 
 
