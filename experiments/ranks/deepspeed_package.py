@@ -23,6 +23,10 @@ from experiments.spec import DEEPSPEED
 BUCKET_ELEMENTS = 500_000_000
 """Gradients that are averaged at a time (DeepSpeed's default ``reduce_bucket_size``)."""
 
+UNWANTED = ("mlflow", "pynvml")
+"""MLflow, which its tuner imports, takes half of the time. With NVML it reads a device's memory by
+an index that it takes from ``CUDA_VISIBLE_DEVICES``, where a rank's device is named by its UUID."""
+
 COMPILED = f"{DEEPSPEED}.runtime.zero.muon.muon_optimizer"
 """An optimiser that nobody uses here, imported by the engine to compare types with it."""
 
@@ -49,13 +53,13 @@ def config(weights: int) -> dict[str, Any]:
 def load(device_type: str) -> Any:
     """The package for that type of device, imported without what that does beside.
 
-    Told the type, it does not look for devices. Without MLflow, which its tuner would import, it is
-    there in half the time. The one module whose functions it would compile later is imported while
-    ``torch.compile`` does nothing, which spares the import of Inductor. An empty table of kernels
-    that could be built keeps it from trying compilers, and on a CPU from building its own exchange
-    through shared memory. Its all-gather goes by a name that PyTorch warns of.
+    Told the type, it does not look for devices. The one module whose functions it would compile
+    later is imported while ``torch.compile`` does nothing, which spares the import of Inductor. An
+    empty table of kernels that could be built keeps it from trying compilers, and on a CPU from
+    building its own exchange through shared memory. Its all-gather goes by a name that PyTorch
+    warns of.
     """
-    with environment_kept(DS_ACCELERATOR=device_type, TORCHDYNAMO_DISABLE="1"), _absent("mlflow"):
+    with environment_kept(DS_ACCELERATOR=device_type, TORCHDYNAMO_DISABLE="1"), _absent(*UNWANTED):
         found = importlib.import_module(DEEPSPEED)
         ops: Any = importlib.import_module(f"{DEEPSPEED}.ops")
         importlib.import_module(COMPILED)
@@ -78,13 +82,13 @@ def environment_kept(**meanwhile: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _absent(module: str) -> Iterator[None]:
-    """Importing that module fails inside; where it is loaded already it stays so."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
+def _absent(*modules: str) -> Iterator[None]:
+    """Importing those modules fails inside; one that was loaded before is there again after."""
+    loaded = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(dict.fromkeys(modules))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        del sys.modules[module]
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update(loaded)

@@ -19,6 +19,7 @@ from experiments.environment import cpu_device
 from experiments.ranks.deepspeed_package import (
     BUCKET_ELEMENTS,
     COMPILED,
+    UNWANTED,
     config,
     environment_kept,
     load,
@@ -132,19 +133,23 @@ def test_variables_are_put_back_whatever_happens_inside(monkeypatch: pytest.Monk
     assert dict(os.environ) == before
 
 
-def test_the_package_is_imported_without_mlflow_and_told_its_device(
+def test_the_package_is_imported_without_mlflow_and_nvml_and_told_its_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: dict[str, object] = {}
 
     def imported(name: str) -> ModuleType:
-        seen[name] = (os.environ.get("DS_ACCELERATOR"), sys.modules.get("mlflow", "not blocked"))
+        blocked = [one for one in UNWANTED if one in sys.modules and sys.modules[one] is None]
+        seen[name] = (os.environ.get("DS_ACCELERATOR"), *blocked)
         return ModuleType(name)
 
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    nvml = ModuleType("pynvml")
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(importlib, "import_module", imported)
     with warnings.catch_warnings():
         load("cpu")
-    assert seen == dict.fromkeys(("deepspeed", "deepspeed.ops", COMPILED), ("cpu", None))
+    assert seen == dict.fromkeys(("deepspeed", "deepspeed.ops", COMPILED), ("cpu", *UNWANTED))
     assert "mlflow" not in sys.modules
+    assert sys.modules["pynvml"] is nvml
     assert "DS_ACCELERATOR" not in os.environ
