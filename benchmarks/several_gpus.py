@@ -3,16 +3,17 @@
     python -m benchmarks.several_gpus --out $OUT --levers segment_sum_broadcast=on --limit 560
     python -m benchmarks.several_gpus --out /tmp/out --rehearse --ranks 2      (CPU, gloo, small)
 
-One process for each GPU: DDP and ZeRO-1 around AdamW, bf16 autocast, every rank with its own
-samples. Each figure is one fresh group of processes with the named levers on in it. The largest
-batch at 0.75 of the device comes from the line through the peaks that were measured (from a closed
-form where there are not two) and is then run. A lever that fails on one rank shows that it is named
-and that nothing is left running. At the end ``levergate ab`` decides the whole set of levers (or
-that of ``--ab-levers``) against the reference on all GPUs; the run itself is exported as any other.
+One process for each GPU: DDP and ZeRO-1 around AdamW (with ``--set zero=deepspeed`` DeepSpeed's
+engine instead of both), bf16 autocast, every rank with its own samples. Each figure is one fresh
+group of processes with the named levers on in it. The largest batch at 0.75 of the device comes
+from the line through the peaks that were measured (from a closed form where there are not two) and
+is then run. A lever that fails on one rank shows that it is named and that nothing is left running.
+At the end ``levergate ab`` decides the whole set of levers (or that of ``--ab-levers``) against the
+reference on all GPUs; the run itself is exported as any other.
 
 ``OUT/several_gpus.json`` holds what is known after each step, and ``several_gpus.md`` shows it. The
 same call goes on from there, and ends with exit code 3 where the time limit came first. Figures of
-other levers are not gone on with.
+other levers or settings are not gone on with.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ from benchmarks.several_gpus_steps import (
     visible,
     within,
 )
-from experiments.environment import cuda_devices, find_device, stack_versions
+from experiments.environment import cuda_devices, find_device, stack_versions, versions
 from experiments.exit_codes import Exit
 from experiments.files import write_atomically
+from experiments.ranks.needs import packages_of
 from experiments.spec import LeverSetting
 from experiments.stack.prepare import typed
 from experiments.workloads.flow.memory import TARGET_SHARE
@@ -262,13 +264,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["LEVERGATE_LEVERS"] = str(options.out / "levers")
     (options.out / "levers").mkdir(parents=True, exist_ok=True)
     book = Book.open(options.out, options.limit)
-    if book.rows() and book.found.get("levers") != options.levers:
-        print(f"{book.path} has figures of {book.found.get('levers')}: take another --out")
+    asked = {"levers": options.levers, "set": dict(options.set)}
+    known = {"levers": book.found.get("levers"), "set": book.found.get("set", {})}
+    if book.rows() and known != asked:
+        print(f"{book.path} has figures of {known}: take another --out")
         return 2
     device = find_device(options.device, visible=visible(), ranks=options.ranks)
     book.write("device", dataclasses.asdict(device.facts) | {"ranks": options.ranks})
-    book.write("stack", dict(stack_versions(device.driver)))
-    book.write("levers", options.levers)
+    packages = packages_of(asked["set"]) if options.ranks > 1 else ()
+    book.write("stack", {**stack_versions(device.driver), **versions(packages)})
+    for name, value in asked.items():
+        book.write(name, value)
     print(HEAD, flush=True)
     done = all(
         [

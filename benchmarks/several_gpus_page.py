@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.several_gpus_steps import CLOSED_FORM, HEAD, line
+from experiments.spec import DEEPSPEED, ZERO
 
 
 def report(found: Mapping[str, Any]) -> str:
@@ -30,13 +31,20 @@ def _beside(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"A/B of {', '.join(one['levers'])}: {one.get('headline', one.get('outcome'))}"
 
 
+def _divided(found: Mapping[str, Any]) -> str:
+    """How gradients and the optimiser's state go over the ranks."""
+    if found.get("set", {}).get(ZERO) != DEEPSPEED:
+        return "DDP and ZeRO-1"
+    return f"DeepSpeed {found['stack'].get(DEEPSPEED, '')} with ZeRO-1"
+
+
 def page(found: Mapping[str, Any]) -> str:
     """The Markdown page: where it was measured, with which levers, and the table."""
     device, levers = found["device"], ", ".join(found["levers"]) or "none"
     return (
         f"# The training step on {device['ranks']} GPUs of one host\n\n"
         f"Made by `python -m benchmarks.several_gpus`. {device['kind']}, 1.3 B parameters, "
-        "bf16 autocast, AdamW; on several GPUs one process each, DDP and ZeRO-1. Levers on in "
+        f"bf16 autocast, AdamW; on several GPUs one process each, {_divided(found)}. Levers on in "
         f"every line of the table: {levers}.\n\n"
         "Columns: batch a GPU, step, tokens a second of all GPUs, true and matmul-only MFU, peak "
         "memory a GPU, what the closed form of the original step says, published memory, rate "

@@ -17,8 +17,9 @@ from benchmarks.whole_stack import NAME
 from experiments.environment import Device, find_device
 from experiments.executor import Executor
 from experiments.frozen import frozen_environment
+from experiments.ranks.deepspeed_package import BUCKET_ELEMENTS
 from experiments.ranks.needs import with_ranks
-from experiments.spec import NO_LEVER, AbSpec, LeverSetting
+from experiments.spec import DEEPSPEED, NO_LEVER, ZERO, AbSpec, LeverSetting
 from experiments.tasks import Task, TaskResult
 from experiments.workloads import catalog as workloads
 from experiments.workloads.flow.config import FlowConfig
@@ -65,7 +66,10 @@ class Point:
         return f"step {self.workload} ranks={self.ranks} bs={self.bs}"
 
     def config(self, device: Device) -> FlowConfig:
+        """One rank alone has nobody to divide its optimiser's state with."""
         requested = {**self.steps, **self.depth, "bs": str(self.bs)}
+        if self.ranks == 1:
+            requested.pop(ZERO, None)
         return FlowConfig.of(workloads.get(self.workload).resolve(requested, device.facts))
 
 
@@ -126,8 +130,13 @@ def expected_bytes(config: FlowConfig, ranks: int) -> float:
 
 
 def fixed_bytes(config: FlowConfig, ranks: int) -> float:
-    moments = config.parameter_count * BYTES_OF_ADAM
-    return unsharded_bytes(config) - moments + moments / ranks
+    """DeepSpeed holds its share of the weights once more, and a bucket of gradients."""
+    weights = config.parameter_count
+    moments = weights * BYTES_OF_ADAM
+    shared = unsharded_bytes(config) - moments + moments / ranks
+    if config.zero != DEEPSPEED:
+        return shared
+    return shared + 4 * weights / ranks + 4 * min(weights, BUCKET_ELEMENTS)
 
 
 @dataclass(frozen=True)

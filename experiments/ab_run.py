@@ -21,6 +21,7 @@ from experiments.lanes import executor_for
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
+from experiments.ranks.needs import packages_of
 from experiments.registry.store import Registry
 from experiments.replay import decide_again
 from experiments.requests import AbRequest, Listener
@@ -66,9 +67,9 @@ def _begin(
     comparison = token_models.added(comparison, request.tokens_on)
     run_setup.check_room(comparison, home, listener)
     frozen = run_setup.frozen_for(comparison, home)
-    head = run_setup.head_of(
-        comparison, environment.describe(device, frozen.recorded(), frozen.removed, frozen.facts())
-    )
+    packages = packages_of(comparison.spec.parameters)
+    here = environment.describe(device, frozen.recorded(), frozen.removed, frozen.facts(), packages)
+    head = run_setup.head_of(comparison, here)
     spool = Spool.create(home.runs, head)
     for text in request.selected:
         spool.warning(text)

@@ -17,7 +17,7 @@ from pydantic import Field
 from experiments.evidence import Evidence, Scope
 from experiments.records import Outcome
 from experiments.requests import Standing
-from experiments.spec import LeverSetting
+from experiments.spec import DEEPSPEED, LeverSetting
 from experiments.values import FrozenMap, Value
 
 State = Literal["on", "off", "undecided"]
@@ -34,8 +34,8 @@ class Override(Value):
     at: str
 
 
-DRIVER = "driver"
-"""The version that only the runs on a GPU have; a CPU's verdict does not depend on it."""
+OF_SOME_RUNS = ("driver", DEEPSPEED)
+"""Versions that some runs have, those on a GPU or under DeepSpeed; no other verdict needs them."""
 
 
 class Current(Value):
@@ -241,7 +241,7 @@ def _drifted(run: Evidence, current: Current) -> list[tuple[Flag, str]]:
 
 
 def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    names = sorted(name for name in {*then, *now} if name != DRIVER or name in then)
+    names = sorted(name for name in {*then, *now} if name not in OF_SOME_RUNS or name in then)
     return [
         f"{name} {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
         for name in names

@@ -13,7 +13,7 @@ import importlib.metadata
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -222,11 +222,10 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def versions() -> Mapping[str, str]:
-    """Versions of what a verdict is bound to, torch's from its metadata."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
-    said = {package: package_version(package) for package in PACKAGES}
-    return found | {package: version for package, version in said.items() if version}
+def versions(packages: Collection[str]) -> Mapping[str, str]:
+    """Of distributions, from their metadata; one that is not installed is left out."""
+    said = {package: package_version(package) for package in packages}
+    return {package: version for package, version in said.items() if version}
 
 
 def package_version(package: str) -> str:
@@ -239,7 +238,9 @@ def package_version(package: str) -> str:
 
 def stack_versions(driver: str = "") -> Mapping[str, str]:
     """What a verdict is bound to: the versions, and the driver where a device has one."""
-    return {**versions(), "driver": driver} if driver else versions()
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    found |= versions(PACKAGES)
+    return {**found, "driver": driver} if driver else found
 
 
 def driver_now() -> str:
@@ -266,6 +267,7 @@ def describe(
     variables: Mapping[str, str],
     removed: Mapping[str, str],
     facts: Mapping[str, Scalar],
+    packages: Collection[str] = (),
 ) -> Environment:
     """The environment record of a run on this device.
 
@@ -274,6 +276,7 @@ def describe(
         variables: the recorded part of the frozen environment (see :mod:`experiments.frozen`).
         removed: what the frozen environment left out of the caller's.
         facts: what else was found: cores, load at the start, the arms' kill switches.
+        packages: distributions that this run is bound to beside those of every run.
     """
     import psutil
 
@@ -284,7 +287,7 @@ def describe(
         device_type="cuda" if device.is_cuda else "cpu",
         host=socket.gethostname(),
         boot_id=boot_id(),
-        versions=stack_versions(device.driver),
+        versions={**stack_versions(device.driver), **versions(packages)},
         commit=head,
         dirty=dirty,
         cpu_count=os.cpu_count() or 1,

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 
 from experiments import environment
-from experiments.defaults import Current
+from experiments.defaults import OF_SOME_RUNS, Current
 from experiments.registry.store import Registry
 from levers import catalog
 from levers.errors import BrokenLever
@@ -61,7 +61,10 @@ def stack(
             if found.lever is not None and found.name in wanted:
                 digests[found.name] = source_digest(found.lever)
     return Current(
-        versions=dict(environment.stack_versions(driver)),
+        versions={
+            **environment.stack_versions(driver),
+            **environment.versions(OF_SOME_RUNS),
+        },
         lever_digests=digests,
         device_kinds=environment.device_kinds(),
     )

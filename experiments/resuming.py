@@ -213,7 +213,7 @@ def _settings(asked: Mapping[str, str], spec: AbSpec | StackSpec) -> Iterator[Di
     read = workloads.get(spec.workload).resolve({**own, **asked}, facts)
     for name in asked:
         option = f"--{name}" if name in OWN else f"--set {name}"
-        yield option, read[name], spec.parameters.get(name)
+        yield option, read.get(name), spec.parameters.get(name)
 
 
 OWN = prepare.OWN_OPTIONS

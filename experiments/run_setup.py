@@ -20,7 +20,7 @@ from experiments.heartbeat import compilation_s
 from experiments.home import Home
 from experiments.prepare import Comparison
 from experiments.ranks.merge import best_possible
-from experiments.ranks.needs import needs_of
+from experiments.ranks.needs import needs_of, packages_of
 from experiments.records import Environment
 from experiments.registry.store import Registry
 from experiments.requests import Listener
@@ -153,7 +153,7 @@ def same_device(record: RunRecord) -> Device:
     then = record.environment
     name = then.device_uuid if then.device_type == "cuda" else "cpu"
     device = environment.find_device(name, ranks=record.spec.ranks)
-    here = environment.describe(device, {}, {}, {})
+    here = environment.describe(device, {}, {}, {}, packages_of(record.spec.parameters))
     devices = str(then.facts.get(environment.DEVICES, then.device_uuid))
     for what, old, new in (
         ("device", devices, str(here.facts.get(environment.DEVICES, here.device_uuid))),

@@ -26,6 +26,19 @@ def ranks_of(parameters: Mapping[str, Scalar]) -> int:
     return int(parameters.get(RANKS) or 1)
 
 
+ZERO = "zero"
+"""The parameter that is there where the ranks divide their optimiser's state in another way than
+PyTorch's own: like their number it belongs to the scope."""
+
+DEEPSPEED = "deepspeed"
+"""Its value where DeepSpeed does that, and the name of the distribution."""
+
+
+def by_deepspeed(parameters: Mapping[str, Scalar]) -> bool:
+    """Whether DeepSpeed's ZeRO-1 divides the optimiser's state among the ranks."""
+    return parameters.get(ZERO) == DEEPSPEED
+
+
 class LeverSetting(Value):
     """One lever at one setting, such as ``fa2_nsplits_cap=auto``."""
 

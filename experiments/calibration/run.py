@@ -35,6 +35,7 @@ from experiments.home import Home
 from experiments.lanes import Lanes, executor_for
 from experiments.plan import BLOCK_PAIRS, Plan, make_plan
 from experiments.prepare import takes_turns
+from experiments.ranks.needs import with_ranks
 from experiments.requests import Listener
 from experiments.run_record import RunRecord
 from experiments.runner import Collector, End, estimate_s, interruptible
@@ -121,7 +122,7 @@ def _spec(request: CalibrateRequest, workload: Workload, device: Device) -> AbSp
         ref=OFF,
         cand=OFF,
         workload=workload.name,
-        parameters=dict(workload.resolve(request.settings, device.facts)),
+        parameters=dict(with_ranks(workload, workload.resolve(request.settings, device.facts), 1)),
         device=device.facts.device,
         seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
         looks=(pairs,),

@@ -31,6 +31,7 @@ from experiments.home import Home, make_folder
 from experiments.parity.cache import FOLDER, ParityCache
 from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
+from experiments.ranks.needs import packages_of
 from experiments.records import Decision
 from experiments.registry.store import Registry
 from experiments.replay import evidence_of
@@ -186,7 +187,10 @@ def _begin(
 ) -> list[Member]:
     folder = make_folder(family_store.folder(home, selection.family_id))
     frozen = _frozen(selection, home)
-    here = environment.describe(selection.device, frozen.recorded(), frozen.removed, frozen.facts())
+    packages = packages_of(selection.comparisons[0].spec.parameters)
+    here = environment.describe(
+        selection.device, frozen.recorded(), frozen.removed, frozen.facts(), packages
+    )
     members = []
     for comparison in selection.comparisons:
         head = run_setup.head_of(comparison, here).model_copy(update={"kind": "family"})

@@ -53,9 +53,15 @@ def merged(reports: Sequence[RankReport], axes: Sequence[Axis]) -> TaskResult:
             "warmup_s": max(result.warmup_s for result in results),
             "measured_s": max(result.measured_s for result in results),
             "compilations": max(result.compilations for result in results),
-            "facts": {**first.facts, "ranks": len(reports)},
+            "facts": {**first.facts, "ranks": len(reports), **_compared(reports)},
         }
     )
+
+
+def _compared(reports: Sequence[RankReport]) -> dict[str, Scalar]:
+    """Which tensors the ranks were held against each other in; what is not named was not."""
+    kinds = [name.split(": ")[0] for name in reports[0].must_agree if ": " in name]
+    return {"ranks_compared": ", ".join(dict.fromkeys(kinds))} if kinds else {}
 
 
 def _measurement(reports: Sequence[RankReport], axes: Sequence[Axis]) -> Measurement | None:

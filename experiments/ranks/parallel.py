@@ -2,7 +2,7 @@
 
 Every rank holds all weights and gradients and a share of the optimiser's state. Gradients are
 averaged by DDP while the backward runs; after the update each rank sends out the weights that it
-updated.
+updated. DeepSpeed's way of the same is :mod:`.deepspeed_team`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from experiments.ranks import communication
 from experiments.ranks.checksums import checksums
+from experiments.ranks.communication import Exchange
 from experiments.workloads.team import Figures
 
 SHARD_STRIDE = 1_000_003
@@ -32,13 +33,19 @@ PATIENCE_S = 60.0
 
 NO_LIMIT_S = 24 * 3600.0
 
+DDP_BUCKET_BYTES = 25 << 20
+"""What DDP averages at a time (its default ``bucket_cap_mb``)."""
+
 
 class RankTeam:
     """The ranks of one arm as one of them sees them (see :class:`experiments.workloads.team.Team`).
 
     Attributes:
         agreed: what must be equal on all ranks, by name: digests of weights and gradients.
+        exchange: how gradients and weights go from rank to rank.
     """
+
+    exchange = Exchange(bucket_bytes=DDP_BUCKET_BYTES)
 
     def __init__(self, rank: int, size: int, device: torch.device, control: Any) -> None:
         self.rank, self.size, self.device = rank, size, device
@@ -66,6 +73,10 @@ class RankTeam:
             list(parameters), optimizer_class=kind, parameters_as_bucket_view=True, **options
         )
 
+    def backward(self, loss: Any) -> None:
+        """DDP averages the gradients while the backward runs."""
+        loss.backward()
+
     def local(self, forward: Callable[..., Any]) -> contextlib.AbstractContextManager[Any]:
         """DDP without its exchange."""
         wrapped: Any = forward
@@ -88,10 +99,11 @@ class RankTeam:
     def after(self, step: Any) -> Figures:
         """Note weights and gradients, then measure what the exchange costs."""
         self._note("weights after the steps", step.model)
-        self._note("gradients", step.model, gradients=True)
+        if self.exchange.gradients_stay:
+            self._note("gradients", step.model, gradients=True)
         count = len(self._own_s)
         own = {"own_step_s": self._own_s, "barrier_s": tuple(self._barrier_s[-count:])}
-        return {**own, **communication.figures(step, self)}
+        return {**own, **communication.figures(step, self, self.exchange)}
 
     def leave(self) -> None:
         """Wait until every rank is done: none leaves another's exchange unanswered."""
@@ -102,7 +114,15 @@ class RankTeam:
         self.agreed |= {f"{what}: {name}": value for name, value in found.items()}
 
 
-def meet(meeting: Path, rank: int, size: int, *, cuda: bool, limit_s: float | None) -> RankTeam:
+def meet(
+    meeting: Path,
+    rank: int,
+    size: int,
+    *,
+    cuda: bool,
+    limit_s: float | None,
+    team: type[RankTeam] = RankTeam,
+) -> RankTeam:
     """Join the group: NCCL between GPUs, gloo on CPUs and for what the hosts say to each other.
 
     Args:
@@ -111,6 +131,7 @@ def meet(meeting: Path, rank: int, size: int, *, cuda: bool, limit_s: float | No
         size: number of ranks.
         cuda: whether this rank has a GPU; it is the only one that the rank sees.
         limit_s: the group's time limit; an exchange waits longer than that.
+        team: how the ranks work together.
     """
     device = torch.device("cuda:0" if cuda else "cpu")
     timeout = timedelta(seconds=(limit_s or NO_LIMIT_S) + PATIENCE_S)
@@ -123,4 +144,4 @@ def meet(meeting: Path, rank: int, size: int, *, cuda: bool, limit_s: float | No
         device_id=device if cuda else None,
     )
     control = dist.new_group(backend="gloo", timeout=timeout) if cuda else dist.group.WORLD
-    return RankTeam(rank, size, device, control)
+    return team(rank, size, device, control)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.files import write_atomically
 from experiments.frozen import REMOVED
 from experiments.ranks.report import RankFiles, RankReport
+from experiments.spec import DEEPSPEED, by_deepspeed
 from experiments.tasks import LIMIT_S, Task
 from experiments.worker import Stage, execute
 from levers.errors import BadParameter
@@ -106,10 +108,21 @@ class Place:
             self.task.ranks,
             cuda=self.task.device.startswith("cuda"),
             limit_s=None if limit_s is None else float(limit_s),
+            team=self._kind(),
         )
         if self.shards:
             holder: Any = session
             holder.team = self._team
+
+    def _kind(self) -> type[RankTeam]:
+        """How the ranks divide the optimiser's state; an oracle has none."""
+        if self.shards and by_deepspeed(self.task.parameters):
+            from experiments.ranks.deepspeed_team import DeepSpeedTeam
+
+            return DeepSpeedTeam
+        from experiments.ranks.parallel import RankTeam
+
+        return RankTeam
 
     def leave(self) -> Mapping[str, str]:
         """Wait until all ranks are done, and name what must be equal on all of them."""
@@ -131,6 +144,8 @@ def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "precision of fp32 products": torch.get_float32_matmul_precision(),
     }
+    if DEEPSPEED in sys.modules:
+        found[DEEPSPEED] = str(sys.modules[DEEPSPEED].__version__)
     if cuda.is_initialized():
         device = cuda.get_device_properties(0)
         found |= {

@@ -16,6 +16,7 @@ from experiments.executor import Executor
 from experiments.home import Home, make_folder
 from experiments.lanes import Lanes, executor_for
 from experiments.prepare import Comparison
+from experiments.ranks.needs import packages_of
 from experiments.records import Environment
 from experiments.registry.store import Registry
 from experiments.requests import Listener
@@ -137,7 +138,7 @@ def resumable(head: StackRecord) -> Stack:
     name = then.device_uuid if then.device_type == "cuda" else "cpu"
     device = environment.find_device(name, ranks=ranks_of(head.spec.parameters))
     stack = stack_prepare.again(head.spec, device)
-    here = environment.describe(device, {}, {}, {})
+    here = environment.describe(device, {}, {}, {}, packages_of(head.spec.parameters))
     if (then.device_uuid, then.stack) != (here.device_uuid, here.stack):
         raise BadParameter(
             f"stack {head.stack_id} began on another device or other versions: {then.stack}",
@@ -148,7 +149,10 @@ def resumable(head: StackRecord) -> Stack:
 
 def _here(stack: Stack, home: Home) -> Environment:
     frozen = run_setup.frozen_for(stack.comparison(stack.spec.rows[stack.spec.whole]), home)
-    return environment.describe(stack.device, frozen.recorded(), frozen.removed, frozen.facts())
+    packages = packages_of(stack.spec.parameters)
+    return environment.describe(
+        stack.device, frozen.recorded(), frozen.removed, frozen.facts(), packages
+    )
 
 
 def _check_room(stack: Stack, home: Home, listener: Listener) -> None:

@@ -10,7 +10,7 @@ from experiments.oracle_facts import oracle_ran
 from experiments.records import Effect, Sample
 from experiments.requests import NO_ORACLE, FalseVerdictRate, Standing
 from experiments.run_record import RunRecord
-from experiments.spec import told
+from experiments.spec import RANKS, told
 from experiments.view.arms import arm_facts
 
 Fact = tuple[str, str]
@@ -157,8 +157,9 @@ def reproduce_command(record: RunRecord) -> str:
     words = ["levergate", "ab", spec.lever, "--ref", spec.ref, "--cand", spec.cand]
     words += ["--workload", spec.workload, "--device", spec.device, "--seed", str(spec.seed)]
     words += ["--oracle", spec.oracle or NO_ORACLE, "--pairs", str(spec.looks[-1])]
+    words += ["--ranks", str(spec.ranks)] if spec.ranks > 1 else []
     for name, value in sorted(spec.parameters.items()):
-        if value is not None and not name.endswith("digest"):
+        if value is not None and name != RANKS and not name.endswith("digest"):
             words += ["--set", f"{name}={value}"]
     for model in spec.tokens_on:
         words += ["--tokens-on", model.text]

@@ -34,6 +34,9 @@ class Team(Protocol):
     def optimizer(self, kind: Any, parameters: Iterable[Any], **options: Any) -> Any:
         """The update of that kind; its state is divided among the ranks."""
 
+    def backward(self, loss: Any) -> None:
+        """Add the gradients of a micro-step; its last one averages them over the ranks."""
+
     def local(self, forward: Callable[..., Any]) -> contextlib.AbstractContextManager[Any]:
         """Where gradients are kept on this rank: all micro-steps of a step but its last."""
 
@@ -65,6 +68,10 @@ class Alone:
     def optimizer(self, kind: Any, parameters: Iterable[Any], **options: Any) -> Any:
         """The update with all of its state."""
         return kind(parameters, **options)
+
+    def backward(self, loss: Any) -> None:
+        """Nothing is averaged."""
+        loss.backward()
 
     def local(self, forward: Callable[..., Any]) -> contextlib.AbstractContextManager[Any]:
         """Gradients stay here anyway."""

@@ -165,6 +165,32 @@ def test_figures_of_other_levers_are_not_gone_on_with(
     assert several_gpus.parsed([*words, "--levers", "a=on"]).ab_levers == ["a=on"]
 
 
+def test_figures_of_another_way_of_zero_are_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = several_gpus.Book.open(tmp_path, 60)
+    book.write("levers", [])
+    book.write(point().name, row(8, 125.0))
+    words = ["--rehearse", "--out", str(tmp_path), "--ranks", "2"]
+    assert several_gpus.main([*words, "--set", "zero=deepspeed"]) == 2
+    assert "take another --out" in capsys.readouterr().out
+
+
+def test_one_gpu_is_measured_beside_deepspeeds_zero_without_it() -> None:
+    steps = {**PUBLIC, "zero": "deepspeed"}
+    one, two = (Point("slat_flow", ranks, 8, steps).config(H200) for ranks in (1, 2))
+    assert (one.zero, two.zero) == ("torch", "deepspeed")
+    more = fixed_bytes(two, 2) - fixed_bytes(point().config(H200), 2)
+    assert more == pytest.approx(4 * two.parameter_count / 2 + 4 * 500_000_000)
+
+
+def test_the_page_says_who_divided_the_optimisers_state() -> None:
+    ours = {**RECORDED, "set": {"zero": "deepspeed"}}
+    ours["stack"] = {**RECORDED["stack"], "deepspeed": "0.19.8"}
+    assert "one process each, DeepSpeed 0.19.8 with ZeRO-1." in page(ours)
+    assert "one process each, DDP and ZeRO-1." in page(RECORDED)
+
+
 def test_a_run_is_interrupted_at_its_limit_so_that_it_can_go_on() -> None:
     program = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
     assert within([sys.executable, "-c", program], os.environ, 1.0) is None

@@ -96,6 +96,16 @@ def test_a_changed_stack_makes_a_verdict_stale_and_names_the_change() -> None:
     assert not state.applies
 
 
+def test_a_package_of_some_runs_makes_only_those_stale() -> None:
+    now = Current(versions={**VERSIONS, "deepspeed": "0.20.0"})
+    assert derive_state(SCOPE, [run(1), run(2)], current=now).flags == ()
+    bound = {**VERSIONS, "deepspeed": "0.19.8"}
+    state = derive_state(SCOPE, [run(1, versions=bound)], current=now)
+    assert "deepspeed 0.19.8 -> 0.20.0" in " ".join(state.notes)
+    gone = derive_state(SCOPE, [run(1, versions=bound)], current=Current(versions=VERSIONS))
+    assert "deepspeed 0.19.8 -> absent" in " ".join(gone.notes)
+
+
 def test_a_changed_lever_source_makes_a_verdict_stale() -> None:
     now = Current(lever_digests={"fa2_nsplits_cap": "ffff"})
     assert "stale" in derive_state(SCOPE, [run(1)], current=now).flags

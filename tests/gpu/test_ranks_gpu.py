@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +32,9 @@ pytestmark = [
 SHORT = {"size": "xl", "depth": "2", "bs": "2", "steps": "3", "warmup": "2", "optimizer": "adamw"}
 
 
-def spec(ranks: int = RANKS) -> AbSpec:
+def spec(ranks: int = RANKS, **more: str) -> AbSpec:
     workload, device = catalog.get("slat_flow"), find_device("cuda", ranks=ranks)
-    parameters = with_ranks(workload, workload.resolve(SHORT, device.facts), ranks)
+    parameters = with_ranks(workload, workload.resolve({**SHORT, **more}, device.facts), ranks)
     return AbSpec(
         lever=NO_LEVER,
         ref="off",
@@ -88,6 +89,23 @@ def test_two_gpus_train_together_and_agree_to_the_bit(executor: Executor) -> Non
     print(f"\n{dict(result.measurement.values)}\n{dict(facts)}")
     assert facts["rank0.memory/peak_bytes"] != 0
     assert 0 <= float(str(facts["communication_share"])) < 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
+)
+def test_two_gpus_train_alike_under_deepspeed(executor: Executor) -> None:
+    """Autocast holds inside the engine: without it, bf16 flash attention would refuse fp32."""
+    ways = [run(executor, spec(zero=way)) for way in ("torch", "deepspeed")]
+    for result in ways:
+        assert result.failure is None, f"{result.message}\n{result.traceback}"
+        assert result.disagreements == ()
+        assert result.left_changed == ()
+    torchs, mine = (result.measurement for result in ways)
+    assert torchs is not None
+    assert mine is not None
+    print(f"\n{dict(torchs.values)}\n{dict(mine.values)}\n{dict(mine.facts)}")
+    assert mine.raw["loss"] == pytest.approx(torchs.raw["loss"], rel=1e-3)
 
 
 def test_zero1_leaves_each_gpu_less_than_one_alone_holds(executor: Executor) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.spec import ZERO
 from experiments.values import Scalar, digest_of
 from experiments.workloads.flow.flop import StepFlop, step_flop
 from experiments.workloads.flow.lengths import DENSE, step_lengths
 
 AUTO = "auto"
+TORCH = "torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class FlowConfig:
             controller moves it during a run, which would change the work between the arms.
         frozen: leading blocks (and the shared modulation) that are not trained.
         optimizer: ``adamw`` adds the fused update to the step.
+        zero: who divides its state among several ranks (ZeRO-1): ``torch`` or ``deepspeed``.
         attn: ``varlen`` (torch's variable-length flash attention) or ``sdpa`` (one call for a dense
             batch, one for each sample of a packed one).
         matmul: dtype of the matrix products. ``bf16`` is the published autocast; ``fp32`` keeps the
@@ -69,6 +72,7 @@ class FlowConfig:
     accumulate: int = 1
     curve_steps: int = 16
     curve_depth: int = 2
+    zero: str = TORCH
 
     @property
     def head_dim(self) -> int:
@@ -113,8 +117,13 @@ class FlowConfig:
         return self.depth * block + 6 * c * c
 
     def scalars(self) -> dict[str, Scalar]:
-        """As parameters of a record, with the digest of what the model is."""
+        """As parameters of a record, with the digest of what the model is.
+
+        PyTorch's way of ZeRO-1 is not named, as one rank is not: a scope without it stays the same.
+        """
         values: dict[str, Scalar] = dataclasses.asdict(self)
+        if self.zero == TORCH:
+            del values[ZERO]
         shape = ("channels", "heads", "depth", "mlp", "cond_channels", "latent")
         values["model_digest"] = digest_of(",".join(f"{name}={values[name]}" for name in shape))
         return values

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.workloads.flow.config import AUTO, FlowConfig
+from experiments.spec import DEEPSPEED, ZERO
+from experiments.workloads.flow.config import AUTO, TORCH, FlowConfig
 from experiments.workloads.flow.lengths import PROFILES
 from experiments.workloads.flow.sizes import FROM_GRID, SIZES, SLAT
 from levers.errors import BadParameter, UnknownName
@@ -15,6 +16,7 @@ from levers.errors import BadParameter, UnknownName
 CHOICES: dict[str, tuple[str, ...]] = {
     "profile": PROFILES,
     "optimizer": ("none", "adamw"),
+    ZERO: (TORCH, DEEPSPEED),
     "attn": (AUTO, "varlen", "sdpa"),
     "matmul": (AUTO, "bf16", "fp32"),
 }

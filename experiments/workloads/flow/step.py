@@ -155,7 +155,7 @@ class Step:
             start = time.perf_counter()
             loss = flow_loss(self.model, batch, self.forward)
             self._forward_s += time.perf_counter() - start
-            torch.autograd.backward(loss)
+            self.team.backward(loss)
         self.model.sites.micro_batch_ran(len(batch.layout.lengths))
         return loss.detach()
 

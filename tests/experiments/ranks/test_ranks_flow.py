@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from levers.policy import GatingPolicy
 
 TINY = {"depth": "1", "steps": "2", "warmup": "1", "optimizer": "adamw", "bs": "2"}
 PACKED = {**TINY, "profile": "uniform", "tokens": "24"}
+NEEDS_DEEPSPEED = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
+)
 ON = LeverSetting(lever="segment_sum_broadcast", setting="on")
 
 
@@ -75,6 +79,41 @@ def test_the_packed_step_trains_on_two_ranks_with_a_lever_on(executor: Executor)
     assert result.measurement is not None
     assert result.measurement.values["train/tok_s"] > 0
     assert result.measurement.raw["loss"] != result.measurement.raw["loss/rank1"]
+
+
+@NEEDS_DEEPSPEED
+def test_the_step_trains_alike_under_deepspeed_and_its_figures_are_there(
+    executor: Executor,
+) -> None:
+    """The losses part by the order of a sum alone; the second follows an update."""
+    settings = {**PACKED, "accumulate": "2"}
+    results = {
+        way: run(executor, spec("slat_flow", 2, **settings, zero=way))
+        for way in ("torch", "deepspeed")
+    }
+    result = results["deepspeed"]
+    found, other = result.measurement, results["torch"].measurement
+    assert result.disagreements == ()
+    assert result.left_changed == ()
+    assert found is not None
+    assert other is not None
+    assert found.inputs_digest == other.inputs_digest
+    for name in ("loss", "loss/rank1"):
+        assert found.raw[name] == pytest.approx(other.raw[name], rel=1e-5)
+    assert found.raw["loss"][0] != found.raw["loss"][1]
+    assert set(found.raw) == set(other.raw)
+    assert all(min(found.raw[name]) > 0 for name in ("compute_s", "update_s", "barrier_s"))
+    assert 0 <= float(str(found.facts["communication_share"])) <= 1
+    weights = "weights at the start, weights after the steps"
+    assert results["torch"].facts["ranks_compared"] == f"{weights}, gradients"
+    assert result.facts["ranks_compared"] == weights
+
+
+@NEEDS_DEEPSPEED
+def test_a_witness_counts_the_levers_backward_under_deepspeed_too(executor: Executor) -> None:
+    result = run(executor, spec("slat_flow", 2, **PACKED, zero="deepspeed"), "witness")
+    assert result.disagreements == ()
+    assert result.plans["train/tok_s"] == "backward=SegmentSumBroadcastBackward x 6"
 
 
 def test_the_witness_counts_the_levers_backward_on_each_rank(executor: Executor) -> None:

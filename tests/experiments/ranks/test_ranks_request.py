@@ -147,6 +147,8 @@ def test_a_group_needs_each_devices_memory_and_all_of_the_hosts() -> None:
     assert (group.device_memory_bytes, group.host_memory_bytes) == (10, 80)
     crowded = needs_of(workload, {"ranks": 4, "threads": 1}, CPU, cores=2)
     assert crowded.seconds_per_sample == 4.0
+    engine = needs_of(workload, {"ranks": 4, "zero": "deepspeed"}, GPU)
+    assert engine.seconds_per_sample > group.seconds_per_sample
 
 
 def test_all_devices_are_held_or_none(tmp_path: Path) -> None:

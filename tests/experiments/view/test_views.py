@@ -182,6 +182,16 @@ def test_the_reproduce_command_asks_for_what_was_asked_and_not_for_digests():
     )
 
 
+def test_the_reproduce_command_asks_for_ranks_by_their_option():
+    record = factory.default_on()
+    parameters = {**record.spec.parameters, "ranks": 2, "zero": "deepspeed"}
+    spec = record.spec.model_copy(update={"parameters": parameters})
+    command = reproduce_command(record.model_copy(update={"spec": spec}))
+    assert " --ranks 2 " in command
+    assert "--set zero=deepspeed" in command
+    assert "ranks=2" not in command
+
+
 def test_equal_plans_are_inert_and_an_unseen_plan_is_said():
     record = factory.default_on()
     only_ref = record.model_copy(update={"witnesses": record.witnesses[:1]})
