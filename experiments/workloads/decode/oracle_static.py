@@ -18,8 +18,9 @@ from levers.errors import BadParameter
 
 PREFILL_TOKENS = 16384
 """Tokens of all slots in one call of a prefill: the masks of longer ones would take gigabytes."""
-WARM_STEPS = 3
-"""Steps before a capture: the first compiles, the second may still find memory."""
+WARM_STEPS = 2
+"""Steps on the stream of a capture, which must find its memory there; what is compiled was run
+before, in :meth:`StaticDecoder.step`."""
 
 
 class StaticDecoder:

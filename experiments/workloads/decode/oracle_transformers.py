@@ -17,6 +17,7 @@ import torch
 from experiments.compilations import CompilationCounter
 from experiments.metrics import ttft_ms
 from experiments.oracle_facts import ORACLE_PACKAGE_FACT
+from experiments.stopwatch import Stopwatch
 from experiments.tasks import Measurement, Outputs, Stream
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced
@@ -47,29 +48,39 @@ class TransformersOracle:
     ) -> None:
         self.sites: Mapping[str, Site] = {}
         self.pace: Callable[[], None] = unpaced
+        self._watch = Stopwatch()
         self._work = OracleWork(parameters, seed, parsed_oracle(oracle))
         self._device = torch.device(device)
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         self._model = open_model(self._work.model, self._work.config, seed, self._device, dtype)
+        self._watch.lap("warm_weights_s")
         self._graphs_before = _compiled_graphs()
         forward = self._model.forward
         if self._device.type == "cuda":
             forward = _compiled(forward)
         room = self._work.capacity_tokens
-        self._alone = StaticDecoder(self._model, 1, room, self._model.forward)
+        alone = max(room, len(self._work.arriving[0]))
+        self._alone = StaticDecoder(self._model, 1, alone, self._model.forward)
         self._batches = {
             count: StaticDecoder(self._model, count, room, forward) for count in self._work.counts
         }
 
     def warm_up(self) -> None:
         """Prefill every batch; on CUDA compile and capture its step."""
+        watch = self._watch
+        watch.lap("warm_other_s")
         for count, batch in self._batches.items():
             batch.prefill(self._work.measured[:count])
+            watch.lap("warm_prompts_s")
             if self._device.type == "cuda":
+                batch.step()
+                watch.lap("warm_compile_s")
                 batch.capture()
             self._decode(count, WARM_STEPS)
+            watch.lap("warm_steps_s")
         for prompt in self._work.requests()[0][:WARM_REQUESTS]:
             self._first_token_ms(prompt)
+        watch.lap("warm_requests_s")
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -133,6 +144,8 @@ class TransformersOracle:
             "oracle_cache": f"static, {self._work.capacity_tokens} positions",
             "oracle_attention": str(self._model.config._attn_implementation),
             "oracle_weight_bytes": weight_bytes(self._model),
+            "oracle_compiler": _compiler_text(),
+            **self._watch.laps,
         }
 
     def exercise(self) -> None:
@@ -179,6 +192,17 @@ def _compiled_graphs() -> int:
 
     utils: Any = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+def _compiler_text() -> str:
+    """How many of the compiled forms were found in the cache that earlier processes left."""
+    import sys
+
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return "not used"
+    counts = utils.counters["inductor"]
+    return f"{counts['fxgraph_cache_hit']} found, {counts['fxgraph_cache_miss']} compiled"
 
 
 def open_transformers(
