@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from experiments.metrics import percentile
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import arrivals
@@ -91,3 +97,28 @@ def test_memory_is_planned_for_the_longer_prompt() -> None:
     longer = DECODE.resolve({"model": "random-0.6b", "ttft_tokens": "8192"}, H200)
     more = [DECODE.needs(one, H200).device_memory_bytes for one in (longer, plain)]
     assert more[0] - more[1] == 8192 * model_config("random-0.6b").kv_bytes_per_token
+
+
+# --- what the defaults on CUDA rest on -----------------------------------------------------------
+
+BUNDLE = Path(__file__).resolve().parents[3] / "docs/results/h200/fa2_nsplits_cap-decode-0.6b.json"
+
+
+def noise(value: Callable[[Mapping[str, Any]], float]) -> float:
+    """Percent: the deviation of the log ratio between the two processes of six pairs."""
+    samples = json.loads(BUNDLE.read_text())["record"]["samples"]
+    of = {(one["arm"], one["pair"]): math.log(value(one)) for one in samples}
+    return 100 * statistics.stdev(of["cand", pair] - of["ref", pair] for pair in range(6))
+
+
+@pytest.mark.parametrize("steps", [8, 16, 32, 64])
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 32])
+def test_the_noise_between_processes_does_not_fall_with_the_steps_that_are_counted(
+    count: int, steps: int
+) -> None:
+    assert 0.45 < noise(lambda one: sum(one["raw"][f"gaps_ms/c{count}"][:steps])) < 0.95
+
+
+def test_a_short_prefill_scatters_with_its_host_and_no_guard_can_be_proven_on_it() -> None:
+    assert noise(lambda one: one["values"]["decode/ttft_ms/p95"]) > 25
+    assert noise(lambda one: percentile(one["raw"]["gaps_ms/c32"][:32], 95)) < 1.0
