@@ -71,21 +71,40 @@ class CompiledForward:
         return SimpleNamespace(logits=self._run(self._model, **named))
 
     def _prepared(self, named: Mapping[str, Any]) -> Callable[..., Tensor]:
+        """The form, loaded or compiled.
+
+        Where it could not be kept once, that is noted beside its place and not tried again: each
+        further process would compile twice.
+        """
         path = self._path()
-        try:
-            if path is not None and path.is_file():
-                loaded = _load(path)
-                self.how = "loaded"
-                return loaded
-            if path is not None:
-                kept = _keep(self._model, named, path)
-                self.how = "compiled and kept"
-                return kept
-            reason = f"{VARIABLE} is not set"
-        except NOT_KEPT as error:
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0][:120]
+        reason = f"{VARIABLE} is not set" if path is None else _refused(path)
+        if path is not None and not reason:
+            try:
+                return self._loaded(path) if path.is_file() else self._kept(named, path)
+            except NOT_KEPT as error:
+                reason = _said(error)
+                if not path.is_file():
+                    _refuse(path, reason)
         self.how = f"compiled (not kept: {reason})"
         return _plain()
+
+    def _loaded(self, path: Path) -> Callable[..., Tensor]:
+        with path.open("rb") as file:
+            found = _unguarded(torch.compiler.load_compiled_function(file))
+        self.how = "loaded"
+        return found
+
+    def _kept(self, named: Mapping[str, Any], path: Path) -> Callable[..., Tensor]:
+        """Compile for these very arguments, and leave the form for the next process."""
+        found = _ahead(self._model, named)
+        self.how = "compiled and kept"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found.save_compiled_function(str(path))
+        except NOT_KEPT as error:
+            _refuse(path, _said(error))
+            self.how = f"compiled (not kept: {_said(error)})"
+        return _unguarded(found)
 
     def _path(self) -> Path | None:
         """The file of this form."""
@@ -114,23 +133,35 @@ def _plain() -> Callable[..., Tensor]:
     return compiled
 
 
-def _keep(model: Any, named: Mapping[str, Any], path: Path) -> Callable[..., Tensor]:
-    """Compile for these very arguments, and leave the form for the next process."""
+def _ahead(model: Any, named: Mapping[str, Any]) -> Any:
+    """The function compiled for these arguments before it is called, so that it can be written."""
     import torch._dynamo.config as dynamo
 
     with dynamo.patch(enable_aot_compile=True):
         compiling: Any = torch.compile(
             _logits, fullgraph=True, dynamic=False, options={"guard_filter_fn": _no_guards}
         )
-        found: Any = compiling.aot_compile(((model,), dict(named)))
+        return compiling.aot_compile(((model,), dict(named)))
+
+
+def _refusal(path: Path) -> Path:
+    return path.with_name(f"{path.name}.refused")
+
+
+def _refused(path: Path) -> str:
+    """Why this form could not be kept before; empty where nothing is known against it."""
+    noted = _refusal(path)
+    return noted.read_text(encoding="utf-8") if noted.is_file() else ""
+
+
+def _refuse(path: Path, reason: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    found.save_compiled_function(str(path))
-    return _unguarded(found)
+    _refusal(path).write_text(reason, encoding="utf-8")
 
 
-def _load(path: Path) -> Callable[..., Tensor]:
-    with path.open("rb") as file:
-        return _unguarded(torch.compiler.load_compiled_function(file))
+def _said(error: BaseException) -> str:
+    """The first line of an error, with its kind."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:120]
 
 
 def _unguarded(found: Any) -> Callable[..., Tensor]:

@@ -94,17 +94,51 @@ def test_a_form_that_cannot_be_loaded_or_kept_is_compiled_as_ever_and_that_is_sa
     assert tokens(decoder(model, broken)) == tokens(decoder(model, model.forward))
     assert broken.how.startswith("compiled (not kept: UnpicklingError")
 
-    def refuse(*_: object) -> Any:
-        raise RuntimeError("this version keeps nothing\nand says much")
-
-    monkeypatch.setattr(oracle_compiled, "_keep", refuse)
-    refused = CompiledForward(model, "3 slots")
-    decoder(model, refused).step()
-    assert refused.how == "compiled (not kept: RuntimeError: this version keeps nothing)"
+    assert not list(folder.glob("*.refused"))
     monkeypatch.delenv(oracle_compiled.VARIABLE)
     nowhere = CompiledForward(model, "2 slots")
     decoder(model, nowhere).step()
     assert nowhere.how == "compiled (not kept: TORCHINDUCTOR_CACHE_DIR is not set)"
+
+
+def test_a_form_that_could_not_be_kept_is_not_compiled_twice_again(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(monkeypatch)
+    tries: list[str] = []
+
+    def refuse(*_: object) -> Any:
+        tries.append("tried")
+        raise RuntimeError("this version keeps nothing\nand says much")
+
+    monkeypatch.setattr(oracle_compiled, "_ahead", refuse)
+    for _ in range(2):
+        refused = CompiledForward(model, "3 slots")
+        decoder(model, refused).step()
+        assert refused.how == "compiled (not kept: RuntimeError: this version keeps nothing)"
+    assert tries == ["tried"]
+    assert len(list(folder.glob("*.refused"))) == 1
+
+
+def test_what_was_compiled_is_used_although_it_cannot_be_written(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Form:
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            return oracle_compiled._logits(*given, **named)
+
+        def save_compiled_function(self, path: str) -> None:
+            raise TypeError(f"cannot pickle into {Path(path).parent.name}")
+
+        def disable_guard_check(self) -> None:
+            """There is none."""
+
+    monkeypatch.setattr(oracle_compiled, "_ahead", lambda *_: Form())
+    monkeypatch.setattr(oracle_compiled, "_plain", None)
+    form = CompiledForward(model, "2 slots")
+    assert tokens(decoder(model, form)) == tokens(decoder(model, model.forward))
+    assert form.how == "compiled (not kept: TypeError: cannot pickle into whole)"
+    assert folder.is_dir()
 
 
 def test_a_step_that_computes_something_else_is_an_error(model: Any) -> None:
