@@ -7,6 +7,7 @@ What is known of each step is in a journal, on disk after each change.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -80,7 +81,7 @@ class Driver:
         device: of the scale that is run.
         name: what its files are called.
         shared: folder through which calls on several GPUs of one host see each other's trained
-            weights, bundles and kept parity; None keeps them in the state.
+            weights, bundles, kept parity and compiled oracles; None keeps them in the state.
     """
 
     state: Path
@@ -226,10 +227,11 @@ class Driver:
     # --- what other calls have -----------------------------------------------------------------
 
     def exchange(self) -> None:
-        """Bundles and kept parity of the calls beside this one, and ours for them."""
+        """Bundles, kept parity and the oracles' compile caches of the calls beside this one, and
+        ours for them."""
         if self.shared is None:
             return
-        for name in ("bundles", "cache/parity"):
+        for name in ("bundles", "cache/parity", "cache/oracles"):
             mine, theirs = self.state / name, self.shared / name
             for source, target in ((theirs, mine), (mine, theirs)):
                 copy_new(source, target)
@@ -258,16 +260,20 @@ class Driver:
 
 
 def copy_new(source: Path, target: Path) -> None:
-    """Copy the files that a folder lacks or has in an older form, each whole."""
-    for path in source.glob("*.*"):
-        there = target / path.name
+    """Copy the files that a folder lacks or has in an older form, each whole; also those below.
+
+    The other call writes meanwhile: what goes away under way is left out.
+    """
+    for path in [one for one in source.rglob("*") if one.is_file()]:
+        there = target / path.relative_to(source)
         if path.suffix == ".partial":
             continue
-        if not there.exists() or there.stat().st_mtime_ns < path.stat().st_mtime_ns:
-            target.mkdir(parents=True, exist_ok=True)
-            partial = there.with_suffix(f".{os.getpid()}.partial")
-            shutil.copy2(path, partial)
-            partial.replace(there)
+        with contextlib.suppress(FileNotFoundError):
+            if not there.exists() or there.stat().st_mtime_ns < path.stat().st_mtime_ns:
+                there.parent.mkdir(parents=True, exist_ok=True)
+                partial = target / f"{os.getpid()}.partial"
+                shutil.copy2(path, partial)
+                partial.replace(there)
 
 
 def say(text: str) -> None:

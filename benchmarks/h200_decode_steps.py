@@ -1,10 +1,11 @@
 """What :mod:`.h200_decode` runs, in order: trained weights, verdicts of the levers, the row, sizes.
 
-The seconds are what a step takes on one H200 with nothing kept yet. A lever of the campaign's row
-is measured in a comparison of its own with the campaign's parameters, beside the levers that it
-needs; the campaign takes these verdicts in and measures what is left: the binding run. Speed is
-measured on random weights of 0.6 B, so each comparison decodes its prompts with trained ones: those
-that ship, those that are trained here first, and the latter quantised.
+The seconds are what a step takes on one H200 until its first look, with nothing kept yet but what
+the oracle compiled in the step before it. A lever of the campaign's row is measured in a comparison
+of its own with the campaign's parameters, beside the levers that it needs; the campaign takes these
+verdicts in and measures what is left: the binding run. Speed is measured on random weights of
+0.6 B, so each comparison decodes its prompts with trained ones: those that ship, those that are
+trained here first, and the latter quantised.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ TRAIN = "experiments.workloads.decode.train"
 CAPTURED, BLOCK, PACKED = "cuda_graph=on", "fused_block=early", "mxfp4_weights=on"
 
 LEVERS: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
-    ("cuda_graph", "on", (), 300),
-    ("fused_block", "early", (CAPTURED,), 260),
-    ("fused_chain", "on", (CAPTURED,), 230),
-    ("mxfp4_weights", "on", (CAPTURED, BLOCK), 270),
-    ("qk_norm_rope", "on", (CAPTURED,), 230),
-    ("fa2_nsplits_cap", "tuned", (CAPTURED,), 230),
-    ("decode_attn", "fa3", (CAPTURED,), 270),
+    ("cuda_graph", "on", (), 320),
+    ("fused_block", "early", (CAPTURED,), 300),
+    ("fused_chain", "on", (CAPTURED,), 250),
+    ("mxfp4_weights", "on", (CAPTURED, BLOCK), 260),
+    ("qk_norm_rope", "on", (CAPTURED,), 250),
+    ("fa2_nsplits_cap", "tuned", (CAPTURED,), 250),
+    ("decode_attn", "fa3", (CAPTURED,), 260),
 )
 """Lever, setting, what is on in both arms, seconds. ``fused_chain`` and ``qk_norm_rope`` have no
 work in a step of the fused block, so they stand beside the graph alone."""
@@ -45,8 +46,12 @@ NO_KERNEL = ("decode_attn",)
 """FlashAttention-3 has no kernel for heads of 16 dimensions, which are those of the shipped model:
 its tokens are compared on the trained one alone, plain and quantised."""
 
-PAIRS, MORE = ("--pairs", "6"), ("--pairs", "13")
-"""Six decide an effect of several percent; tails of latencies may take a second or third look."""
+PAIRS, FEW, MORE = ("--pairs", "6"), ("--pairs", "9"), ("--pairs", "13")
+"""A run ends at the first look that decides: six pairs for an effect of several percent. The second
+look is for a guard that six leave open, the third for axes that may be neutral."""
+
+LARGE_EFFECTS = ("cuda_graph", "fused_block", "mxfp4_weights")
+"""Levers that moved a step by tens of percent in fast looks; a second look is for their guards."""
 
 SCREEN = ("--screen", "--budget", "60s")
 """After this time no further two rounds begin."""
@@ -59,11 +64,14 @@ class Scale:
     Attributes:
         device: where it runs.
         small, large: the model of the row, and the larger one.
-        row: parameters of the campaign's row, where they differ from the defaults.
+        row: parameters of the campaign's row, where they differ from the defaults. A prefill of
+            0.6 B is bound by the device, and not by the host that launches it, from some 5,000
+            tokens on.
+        large_row: what differs at the larger model, whose prefill is bound by it sooner.
         tokens: parameters of what is timed on trained weights.
         train: words of the training, without its text.
         campaign: name of the campaign.
-        oracle: of the levers' comparisons, and of a whole set.
+        oracle: of the levers' comparisons, and of the larger model's whole set.
         absent: levers without a kernel for that device.
         swapped: settings in place of those of :data:`LEVERS`.
         graphs: whether steps are captured, by parameter where no lever does it.
@@ -75,10 +83,11 @@ class Scale:
     small: str
     large: str
     row: Mapping[str, str]
+    large_row: Mapping[str, str]
     tokens: Mapping[str, str]
     train: tuple[str, ...]
     campaign: str
-    oracle: tuple[str, str]
+    oracle: str
     absent: tuple[str, ...] = ()
     swapped: Mapping[str, str] = field(default_factory=dict)
     graphs: bool = True
@@ -143,7 +152,8 @@ FULL = Scale(
     "cuda:0",
     small="random-0.6b",
     large="random-4b",
-    row={"concurrency": "1,2,4,8,16,32", "graph": "off"},
+    row={"concurrency": "1,2,4,8,16,32", "graph": "off", "ttft_tokens": "8192"},
+    large_row={"ttft_tokens": "3072"},
     tokens={
         "concurrency": "1,8,32",
         "prompt_tokens": "1024",
@@ -154,7 +164,7 @@ FULL = Scale(
     },
     train=("--size", "100m", "--device", "cuda:0", "--seconds", "170", "--threads", "8"),
     campaign="decode-h200",
-    oracle=("transformers:1,32", "transformers"),
+    oracle="transformers:1,32",
 )
 
 
@@ -165,7 +175,7 @@ def steps(scale: Scale) -> tuple[Step, ...]:
     return (
         Step("train.weights", (*text, *scale.train), 195, module=TRAIN, makes=TRAINED),
         *_row(scale),
-        Step("campaign.row", words, 420 + TOKENS_S, needs=TRAINED),
+        Step("campaign.row", words, 720 + TOKENS_S, needs=TRAINED),
         *_large(scale),
         *_quality(scale),
         *_screens(scale),
@@ -181,10 +191,10 @@ def _row(scale: Scale) -> tuple[Step, ...]:
                 name,
                 setting,
                 scale.small,
-                *MORE,
+                *(FEW if name in LARGE_EFFECTS else MORE),
                 *_tokens_on(scale, name, beside),
                 beside=beside,
-                oracle=scale.oracle[0],
+                oracle=scale.oracle,
                 sets=_judged(scale.row, name, scale.small),
             ),
             seconds + TOKENS_S,
@@ -204,14 +214,15 @@ def _large(scale: Scale) -> tuple[Step, ...]:
     """The larger model: what ships against no lever and the oracle, and four bits."""
     packed = "mxfp4_weights"
     rows = [CAPTURED, BLOCK, "fa2_nsplits_cap=auto"] if not scale.graphs else [CAPTURED, BLOCK]
-    whole = scale.stack(scale.large, rows, "--oracle", scale.oracle[1], sets=scale.row)
-    plain = {name: value for name, value in scale.row.items() if name != "graph"}
+    row = {**scale.row, **scale.large_row}
+    whole = scale.stack(scale.large, rows, "--oracle", scale.oracle, sets=row)
+    plain = {name: value for name, value in row.items() if name != "graph"}
     sets = _judged(plain, packed, scale.large)
-    alone = scale.ab(packed, "on", scale.large, *MORE, sets=sets)
-    beside = scale.ab(packed, "on", scale.large, *MORE, beside=[BLOCK], sets=sets)
+    alone = scale.ab(packed, "on", scale.large, *FEW, sets=sets)
+    beside = scale.ab(packed, "on", scale.large, *FEW, beside=[BLOCK], sets=sets)
     return (
-        Step("large.mxfp4", alone, 330),
-        Step("large.whole", whole, 520),
+        Step("large.mxfp4", alone, 250),
+        Step("large.whole", whole, 480),
         Step("large.mxfp4_block", beside, 250),
     )
 

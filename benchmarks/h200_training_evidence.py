@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.h200_training_steps import Step
@@ -21,6 +22,7 @@ from experiments.campaign import files as campaigns
 from experiments.campaign.residual import floors_of
 from experiments.home import Home
 from experiments.profiling_records import Profile
+from experiments.records import Sample
 from experiments.run_record import RunRecord
 from experiments.screen_records import ScreenRecord
 from experiments.stack import reports as stack_reports
@@ -141,9 +143,36 @@ def _of_run(record: RunRecord) -> Evidence:
         "floors": floors_of([one for one in record.samples if one.arm == "cand"]),
         "parity_s": parity,
         "samples_s": [round(one.wall_s, 1) for one in record.samples],
+        "spent_s": spent(record.samples),
     }
     said = f"{text}  {effect}  parity {sum(parity.values()):.0f} s, {len(record.samples)} samples"
     return Evidence(record.run_id, said, more)
+
+
+def spent(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    """Where the seconds of each arm's processes went: medians of all, and the oracle's first.
+
+    The parts of a warm-up are those that its session names (``warm_compile_s``).
+    """
+    arms = {arm: [one for one in samples if one.arm == arm] for arm in ("ref", "cand", "oracle")}
+    groups = {**arms, "oracle, first": arms["oracle"][:1]}
+    return {name: _medians([_parts(one) for one in of]) for name, of in groups.items() if of}
+
+
+def _parts(sample: Sample) -> dict[str, float]:
+    """The seconds of one process."""
+    warm = {
+        name: float(value)
+        for name, value in sample.telemetry.items()
+        if name.startswith("warm_") and isinstance(value, int | float)
+    }
+    whole = {"start": sample.start_s, "warm-up": sample.warmup_s, "measured": sample.measured_s}
+    return {"wall": sample.wall_s, **whole, **warm}
+
+
+def _medians(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in parts for name in one)
+    return {name: round(median(one[name] for one in parts if name in one), 2) for name in names}
 
 
 def _of_stack(record: StackRecord) -> Evidence:
@@ -152,7 +181,9 @@ def _of_stack(record: StackRecord) -> Evidence:
     total = gain_text(analysis.total, axis) if analysis.total else ""
     samples = sum(len(row.samples) for row in record.evidence)
     faults = "; ".join(f"{code}: {text}" for code, text in record.faults)
+    oracles = [one for row in record.evidence if row.row.oracle for one in row.samples]
     more = {"status": record.status, "gains": gains, "total": total, "faults": faults}
+    more |= {"spent_s": spent(oracles)}
     return Evidence(record.stack_id, f"{record.status} {faults or total}  {samples} samples", more)
 
 

@@ -16,7 +16,8 @@ STOPPING_S = 25.0
 """An interrupted command ends its processes within this."""
 
 NOT_KEPT = ("arms", "work", "mlruns", "mlartifacts")
-"""Folders of a home that do not travel: compile caches, files of processes that ran."""
+"""Folders of a home that do not travel: the arms' compile caches, files of processes that ran. The
+oracles' caches do, so that another machine of the kind need not compile them anew."""
 
 
 def within(

@@ -42,6 +42,9 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|KEY|URI|URL", re.IGNORECA
 HASH_SEED = "0"
 """Of every measured process, so that the order of sets and of hashes is the same in both arms."""
 
+ORACLES = "oracles"
+"""The folder of the oracles' compile caches, beside that of the arms'."""
+
 MEMORY_SHARE = 0.9
 """Share of the memory free at the start that one measured process on the CPU may map: an arm that
 wants more then gets an error of its own instead of the kernel's killer taking any process."""
@@ -65,7 +68,8 @@ class FrozenEnvironment:
         other_cores: where the parent and the servers run meanwhile; empty leaves them alone.
         fresh_interpreter: why no process may be forked from a warm one; empty where it may.
         memory_limit_bytes: address space of a measured process on the CPU (of each rank), or None.
-        arm_caches: folder of the compile caches, one below it per set of levers.
+        arm_caches: folder of the compile caches, one below it per set of levers; the oracles' lie
+            beside it.
         ranks: processes of one arm.
     """
 
@@ -118,7 +122,7 @@ class FrozenEnvironment:
         for one in task.levers:
             added.update(_lever_variables(catalog.get(one.lever), one.setting))
         if self.arm_caches is not None:
-            added.update(_cache_variables(self.arm_caches, task.levers))
+            added.update(_cache_variables(_cache_folder(self.arm_caches, task)))
         return added
 
 
@@ -260,9 +264,20 @@ def _lever_variables(lever: Lever, setting: str) -> dict[str, str]:
     return {**declared, lever.env: setting}
 
 
-def _cache_variables(folder: Path, levers: Collection[LeverSetting]) -> dict[str, str]:
-    """Compile caches of their own for each set of levers, so that none is warm for one arm only."""
-    own = folder / _cache_key(levers)
+def _cache_folder(arm_caches: Path, task: Task) -> Path:
+    """Compile caches of their own for each set of levers, so that none is warm for one arm only.
+
+    An oracle has its own beside them, whatever concurrencies it is measured at: what the arms find
+    does not depend on it, and it alone may be taken to another machine (its compiler's keys hold
+    versions, device and shapes).
+    """
+    kind, _, oracle = task.implementation.partition(":")
+    if kind != "oracle":
+        return arm_caches / _cache_key(task.levers)
+    return arm_caches.with_name(ORACLES) / digest_of(f"{sys.version} {oracle.partition(':')[0]}")
+
+
+def _cache_variables(own: Path) -> dict[str, str]:
     return {
         "TRITON_CACHE_DIR": str(own / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),

@@ -35,7 +35,7 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """Parity results and the arms' compile caches."""
+        """Parity results, and the compile caches of the arms and of the oracles."""
         return self.root / "cache"
 
     @property

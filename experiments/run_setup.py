@@ -25,7 +25,7 @@ from experiments.records import Environment
 from experiments.registry.store import Registry
 from experiments.requests import Listener
 from experiments.run_record import RunRecord
-from experiments.runner import estimate_s, first_look_s
+from experiments.sample_times import estimate_s, first_look_s, times_of
 from experiments.spec import AbSpec, LeverSetting
 from experiments.spool import new_run_id
 from experiments.values import digest_of
@@ -84,9 +84,10 @@ def stack_for(
 def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
     """Refuse a run that cannot fit, and say what it will take, before anything is written."""
     spec, plan = comparison.spec, comparison.plan
-    needs = check_fits(comparison, home)
-    preflight.check_budget(spec.budget_s, first_look_s(plan, spec.looks, needs.seconds_per_sample))
-    seconds = estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s)
+    check_fits(comparison, home)
+    times = times_of(comparison.workload, spec.parameters, comparison.device.facts, spec.oracle)
+    preflight.check_budget(spec.budget_s, first_look_s(plan, spec.looks, times))
+    seconds = estimate_s(plan, times, 0.0, spec.budget_s)
     listener.on_estimate(seconds + compilation_s(comparison.lever), plan.pairs)
 
 

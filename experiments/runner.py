@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import Literal
 
 from experiments.arms import failure_of, sample_of, task_of
@@ -135,17 +136,26 @@ class Collector:
         return None
 
     def _over_budget(self, step: Step) -> bool:
-        """Whether the step would end after the budget, by the mean length of the runs so far."""
+        """Whether the step would end after the budget, by the lengths of the runs so far."""
         if self.spec.budget_s is None:
             return False
-        return self._elapsed_s() + len(step.runs) * self._mean_run_s() > self.spec.budget_s
+        return self._elapsed_s() + self._expected_s(step.runs) > self.spec.budget_s
 
     def _elapsed_s(self) -> float:
         return self._spent_before_s + self.clock() - self._began_s
 
-    def _mean_run_s(self) -> float:
+    def _expected_s(self, runs: Sequence[Run]) -> float:
+        """Seconds of these runs, each by the mean of its arm so far, or of all where it has none.
+
+        An oracle that compiles takes many times as long as an arm, and a candidate less.
+        """
         samples = self.spool.record().samples
-        return sum(s.wall_s for s in samples) / len(samples) if samples else 0.0
+        walls = {
+            arm: [s.wall_s for s in samples if s.arm == arm] for arm in {s.arm for s in samples}
+        }
+        every = [sample.wall_s for sample in samples] or [0.0]
+        means = {arm: mean(found) for arm, found in walls.items()}
+        return sum(means.get(run.arm, mean(every)) for run in runs)
 
     def _usable(self, lost_in_a_row: list[str]) -> bool:
         """Wait, within the limit, for a device that is neither busy nor slowed down.
@@ -230,12 +240,12 @@ class Collector:
         record = self.spool.record()
         have = {(sample.pair, sample.arm) for sample in record.samples}
         steps = remaining(self.plan, record.samples, record.lost)
-        left = sum((run.pair, run.arm) not in have for step in steps for run in step.runs)
-        seconds: float | None = left * self._mean_run_s()
-        if self.spec.budget_s is not None and seconds is not None:
+        left = [run for step in steps for run in step.runs if (run.pair, run.arm) not in have]
+        seconds = self._expected_s(left)
+        if self.spec.budget_s is not None:
             seconds = max(0.0, min(seconds, self.spec.budget_s - self._elapsed_s()))
         done = len(record.samples)
-        self.progress.on_sample(done, done + left, running_effects(record), seconds)
+        self.progress.on_sample(done, done + len(left), running_effects(record), seconds)
 
     def _decides(self) -> bool:
         """Whether a planned look is due now, and decides.
@@ -269,21 +279,6 @@ def running_effects(record: RunRecord) -> tuple[Effect, ...]:
     index = next((i for i, look in enumerate(looks) if look >= len(pairs)), len(looks) - 1)
     found = (axis_effect(axis, pairs, looks, index, record.spec.sequential) for axis in record.axes)
     return tuple(effect for effect in found if effect is not None)
-
-
-def estimate_s(
-    plan: Plan, seconds_per_sample: float, server_s: float, budget_s: float | None
-) -> float:
-    """The device time that a run takes at most: its whole plan, or its budget."""
-    blocks = len({step.block for step in plan.steps})
-    whole = len(plan.runs) * seconds_per_sample + blocks * server_s
-    return whole if budget_s is None else min(whole, budget_s)
-
-
-def first_look_s(plan: Plan, looks: Sequence[int], seconds_per_sample: float) -> float:
-    """The device time until the first look: its pairs, and the oracle pairs of their blocks."""
-    runs = sum(len(step.runs) for step in plan.steps if step.pair < looks[0])
-    return runs * seconds_per_sample
 
 
 @contextlib.contextmanager

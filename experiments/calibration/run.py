@@ -38,7 +38,8 @@ from experiments.prepare import takes_turns
 from experiments.ranks.needs import with_ranks
 from experiments.requests import Listener
 from experiments.run_record import RunRecord
-from experiments.runner import Collector, End, estimate_s, interruptible
+from experiments.runner import Collector, End, interruptible
+from experiments.sample_times import SampleTimes, estimate_s
 from experiments.simulated_runs import Rules
 from experiments.sitting import LIMITS_NOTE, SETTLE_S
 from experiments.spec import DEFAULT_LOOKS, NO_LEVER, AbSpec
@@ -96,7 +97,8 @@ def _begin(request: CalibrateRequest, home: Home, listener: Listener) -> tuple[S
     plan = _plan(spec)
     needs = workload.needs(spec.parameters, device.facts)
     preflight.check(needs, preflight.free_now(home.root, device), home.root)
-    listener.on_estimate(estimate_s(plan, needs.seconds_per_sample, 0.0, spec.budget_s), plan.pairs)
+    times = SampleTimes(needs.seconds_per_sample)
+    listener.on_estimate(estimate_s(plan, times, 0.0, spec.budget_s), plan.pairs)
     frozen = _frozen(spec, device, workload, home)
     now = datetime.now(UTC)
     head = RunRecord(

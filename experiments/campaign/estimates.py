@@ -8,8 +8,7 @@ from experiments.campaign.spec import PlannedLever
 from experiments.parsing import budget_seconds
 from experiments.plan import make_plan
 from experiments.prepare import looks_up_to, takes_turns
-from experiments.ranks.needs import needs_of
-from experiments.runner import estimate_s
+from experiments.sample_times import SampleTimes, estimate_s, times_of
 
 
 def next_step(place: Place, row: CampaignRow, rows: int) -> NextStep | None:
@@ -48,24 +47,24 @@ def lever_s(place: Place, planned: PlannedLever) -> float | None:
 
     Several settings run in turns with one reference, and the winner is measured again.
     """
-    sample_s = sample_seconds(place)
-    if sample_s is None:
+    times = times_at(place, place.campaign.lever_oracle or place.campaign.oracle)
+    if times is None:
         return None
     limit = limit_s(place, planned)
     plan = make_plan(0, looks_up_to(planned.pairs)[-1], oracle=True)
     several = len(planned.candidates)
-    selection = (several + 1) * plan.pairs * sample_s if several > 1 else 0.0
-    whole = estimate_s(plan, sample_s, 0.0, None) + selection
+    selection = (several + 1) * plan.pairs * times.arm_s if several > 1 else 0.0
+    whole = estimate_s(plan, times, 0.0, None) + selection
     return whole if limit is None else min(whole, limit)
 
 
 def binding_s(place: Place, rows: int) -> float | None:
     """Seconds of the blocks of a binding run; None where the device is not here."""
-    sample_s = sample_seconds(place)
-    if sample_s is None or place.device is None:
+    times, blocks = times_at(place, place.campaign.oracle), place.campaign.blocks
+    if times is None or place.device is None:
         return None
-    per_block = 2 * (rows - 1) if takes_turns(place.device) else rows
-    return per_block * place.campaign.blocks * sample_s
+    arms = 2 * (rows - 1) - 1 if takes_turns(place.device) else rows - 1
+    return blocks * arms * times.arm_s + times.oracles(blocks)
 
 
 def limit_s(place: Place, planned: PlannedLever) -> float | None:
@@ -74,8 +73,8 @@ def limit_s(place: Place, planned: PlannedLever) -> float | None:
     return budget_seconds(text) if text else None
 
 
-def sample_seconds(place: Place) -> float | None:
-    """What one process takes, by the workload's own estimate."""
+def times_at(place: Place, oracle: str) -> SampleTimes | None:
+    """What a process takes, by the workload's own estimate; None where the device is not here."""
     if place.device is None:
         return None
-    return needs_of(place.workload, place.parameters, place.device.facts).seconds_per_sample
+    return times_of(place.workload, place.parameters, place.device.facts, oracle)

@@ -23,6 +23,7 @@ from experiments.requests import Listener
 from experiments.roofline.task import profiled
 from experiments.run_record import RunRecord
 from experiments.runner import interruptible
+from experiments.sample_times import times_of
 from experiments.sitting import LIMITS_NOTE, SETTLE_S
 from experiments.spec import ranks_of
 from experiments.spool import Spool, new_run_id
@@ -160,7 +161,10 @@ def _check_room(stack: Stack, home: Home, listener: Listener) -> None:
     spec = stack.spec
     needs = run_setup.check_fits(stack.comparison(spec.rows[spec.whole]), home)
     per_block = 2 * (len(spec.rows) - 1) if spec.interleaved else len(spec.rows)
-    timed_s = per_block * spec.blocks * needs.seconds_per_sample
+    oracle = spec.oracle.oracle if spec.oracle else None
+    times = times_of(stack.workload, spec.parameters, stack.device.facts, oracle)
+    oracles = spec.blocks if oracle else 0
+    timed_s = (per_block * spec.blocks - oracles) * times.arm_s + times.oracles(oracles)
     parity_s = len(spec.rows) * PARITY_PROCESSES * needs.seconds_per_sample
     timed_s = timed_s if spec.budget_s is None else min(timed_s, spec.budget_s)
     listener.on_estimate(timed_s + parity_s, spec.blocks)

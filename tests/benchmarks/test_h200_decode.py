@@ -16,21 +16,24 @@ from benchmarks import h200_calls as calls
 from benchmarks import h200_decode as driver
 from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
 from benchmarks.h200_decode_steps import FULL, NO_KERNEL, TRAINED, steps
-from benchmarks.h200_training_evidence import Evidence, evidence_of, export
+from benchmarks.h200_training_evidence import Evidence, evidence_of, export, spent
+from benchmarks.h200_training_packing import restore
 from benchmarks.h200_training_steps import MODEL, Step
 from experiments import beside, prepare, token_models
 from experiments.campaign.files import read, shipped
 from experiments.campaign.spec import Campaign
 from experiments.environment import Device
 from experiments.exit_codes import Exit
+from experiments.plan import make_plan
 from experiments.registry.store import Registry
 from experiments.requests import AbRequest, SilentListener
+from experiments.sample_times import first_look_s, times_of
 from experiments.stack import prepare as stack_prepare
 from experiments.stack.requests import StackRequest
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.folder import SHIPPED_FOLDER
-from tests.support import step_words
+from tests.support import records_factory, step_words
 
 H200 = Device(DeviceFacts("cuda:0", "NVIDIA H200", 150_754_820_096, 132, (9, 0)), "GPU-a")
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,6 +248,58 @@ def test_two_calls_see_each_others_bundles_and_kept_parity(
     two.exchange()
     one.exchange()
     assert (one.state / "bundles" / "ab-x.json").read_text() == "newer"
+
+
+def test_what_an_oracle_compiled_in_one_call_is_found_by_the_other_and_travels(
+    tmp_path: Path,
+) -> None:
+    one, two = (call(tmp_path / name, tmp_path / "shared") for name in ("one", "two"))
+    kept = Path("cache/oracles/key/inductor/fx/ab/entry")
+    for name in (kept, Path("cache/arms/key/triton/kernel")):
+        (one.state / name).parent.mkdir(parents=True)
+        (one.state / name).write_text("compiled")
+    one.exchange()
+    (tmp_path / "shared/cache/oracles/7.partial").write_text("half")
+    two.exchange()
+    assert (two.state / kept).read_text() == "compiled"
+    assert not (two.state / "cache/oracles/7.partial").exists()
+    assert not (two.state / "cache/arms").exists()
+    two.pack()
+    again = tmp_path / "again"
+    again.mkdir()
+    restore(two.out / f"{driver.NAME}.state.tar.gz", again)
+    assert (again / kept).read_text() == "compiled"
+
+
+def test_the_journal_says_where_the_seconds_of_each_arm_went() -> None:
+    times = {"oracle": (74.0, 28.0), "ref": (9.0, 9.4), "cand": (6.0, 6.2)}
+    plain = records_factory.samples(records_factory.EFFECTS, 2)[0]
+    samples = []
+    for arm, walls in times.items():
+        telemetry = {"warm_compile_s": 64.0, "busy": True} if arm == "oracle" else {}
+        for wall in walls:
+            seconds = {"wall_s": wall, "start_s": 1.0, "warmup_s": wall - 3, "measured_s": 2.0}
+            samples.append(plain.model_copy(update={"arm": arm, "telemetry": telemetry, **seconds}))
+            telemetry = {**telemetry, "warm_compile_s": 18.0} if telemetry else {}
+    found = spent(samples)
+    assert found["ref"] == {"wall": 9.2, "start": 1.0, "warm-up": 6.2, "measured": 2.0}
+    assert found["oracle, first"]["warm_compile_s"] == 64.0
+    assert found["oracle"]["warm_compile_s"] == 41.0
+    assert "busy" not in found["oracle"]
+
+
+def test_a_call_holds_its_steps_up_to_the_first_look() -> None:
+    """Two GPUs, each in calls of 540 seconds: no step that must fit a call whole exceeds one."""
+    for step in steps(FULL):
+        assert step.resumable or step.seconds < 520
+    times = times_of(
+        workloads.get("decode"),
+        workloads.get("decode").resolve({"model": FULL.small, **FULL.row}, H200.facts),
+        H200.facts,
+        FULL.oracle,
+    )
+    graph = next(one for one in steps(FULL) if one.name == "lever.cuda_graph")
+    assert first_look_s(make_plan(0, 9, oracle=True), (6, 9), times) < graph.seconds
 
 
 def test_a_row_is_left_open_until_it_is_met_or_terminal(tmp_path: Path) -> None:

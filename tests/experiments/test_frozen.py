@@ -111,6 +111,21 @@ def test_compile_caches_are_apart_for_each_set_of_levers(tmp_path: Path) -> None
     assert ref.startswith(str(tmp_path))
 
 
+def test_an_oracle_has_a_compile_cache_of_its_own_at_any_concurrency(tmp_path: Path) -> None:
+    spec = runs.spec()
+    frozen = runs.frozen(spec, arm_caches=tmp_path / "arms")
+    ref = frozen.additions(runs.task(spec, arm="ref"))["TORCHINDUCTOR_CACHE_DIR"]
+
+    def cache(oracle: str) -> str:
+        task = runs.task(spec, arm="oracle", levers=())
+        asked = task.model_copy(update={"implementation": f"oracle:{oracle}"})
+        return frozen.additions(asked)["TORCHINDUCTOR_CACHE_DIR"]
+
+    assert cache("transformers") == cache("transformers:1,32") != cache("sdpa")
+    assert cache("transformers").startswith(str(tmp_path / "oracles"))
+    assert ref.startswith(str(tmp_path / "arms"))
+
+
 def test_a_lever_that_acts_at_import_time_needs_fresh_interpreters() -> None:
     assert runs.frozen(runs.spec()).fresh_interpreter == ""
     assert "at import time" in runs.frozen(runs.spec("planted_at_import")).fresh_interpreter

@@ -15,7 +15,7 @@ from experiments.executor import Execution
 from experiments.plan import Plan, make_plan
 from experiments.records import Effect
 from experiments.run_record import RunRecord
-from experiments.runner import Collector, End, estimate_s, interruptible
+from experiments.runner import Collector, End, interruptible
 from experiments.server_process import ServerDied
 from experiments.spec import AbSpec, LeverSetting
 from experiments.spool import Spool
@@ -350,12 +350,6 @@ def test_sigterm_ends_a_run_as_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"), interruptible():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_the_device_time_is_estimated_before_the_start() -> None:
-    plan = make_plan(1, 9, oracle=True)
-    assert estimate_s(plan, 2.0, 3.0, None) == 24 * 2.0 + 3 * 3.0
-    assert estimate_s(plan, 2.0, 3.0, 40.0) == 40.0
 
 
 def test_the_levers_of_an_arm_are_the_stack_and_the_tested_one_last() -> None:

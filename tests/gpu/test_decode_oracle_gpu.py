@@ -11,6 +11,7 @@ import torch
 
 from experiments.compilations import CompilationCounter
 from experiments.oracle_facts import ORACLE_MODE_FACT
+from experiments.workloads.decode import oracle_compiled
 from experiments.workloads.decode import train as training
 from experiments.workloads.decode.config import NAMED
 from experiments.workloads.decode.opening import open_implementation
@@ -58,6 +59,21 @@ def test_a_captured_step_decodes_what_the_eager_one_does(oracle: TransformersOra
         eager = torch.stack([batch.step().clone() for _ in range(8)])
         batch._graph, batch._forward = graph, compiled
         assert (captured == eager).float().mean().item() >= 0.6
+
+
+def test_a_compiled_step_is_kept_for_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second oracle's warm-up also holds what it loaded against the eager steps."""
+    pytest.importorskip("transformers")
+    monkeypatch.setenv(oracle_compiled.VARIABLE, str(tmp_path))
+    ways = []
+    for _ in range(2):
+        parameters = DECODE.resolve({**SHORT, "concurrency": "2"}, facts())
+        found = open_implementation(parameters, "cuda:0", 1, "oracle:transformers")
+        found.warm_up()
+        ways.append(found.measure().facts["oracle_compiler"])
+    assert ways == ["1 compiled and kept", "1 loaded"]
 
 
 def test_its_first_tokens_are_those_of_the_engine(oracle: TransformersOracle) -> None:

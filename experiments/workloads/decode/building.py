@@ -69,6 +69,16 @@ def build_engine(
     return DecodeEngine(decoder, attention, slots, capacity)
 
 
+def engine_for_prompts(engine: DecodeEngine, tokens: int) -> DecodeEngine:
+    """An engine with the same weights and sites and one slot for prompts of so many tokens.
+
+    It only prefills, so that the kind of its cache changes nothing; contiguous rows are filled as
+    fast as pages.
+    """
+    cache = ContiguousCache(engine.config, 1, tokens, engine.device, engine.dtype)
+    return DecodeEngine(engine.decoder, SdpaAttention(engine.config, cache), 1, tokens)
+
+
 def _number(parameters: Parameters, name: str) -> int:
     return int(parameters[name] or 0)
 

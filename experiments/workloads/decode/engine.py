@@ -31,7 +31,7 @@ class DecodeEngine:
         self.device, self.dtype = decoder.device, decoder.dtype
         self.attention = attention
         self.slots, self.capacity_tokens = slots, capacity_tokens
-        self._lazy = decoder
+        self.decoder = decoder
         config, device, dtype = self.config, self.device, self.dtype
         self._rope = rope_tables(config, capacity_tokens + 1, device, dtype)
         self.tokens_B = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -49,10 +49,10 @@ class DecodeEngine:
 
     def _decoder(self) -> Decoder:
         """The decoder; graphs that read weights which are no longer there are dropped."""
-        decoder = self._lazy.get()
-        if self._loads != self._lazy.loads:
+        decoder = self.decoder.get()
+        if self._loads != self.decoder.loads:
             self._graphs.clear()
-            self._loads = self._lazy.loads
+            self._loads = self.decoder.loads
         return decoder
 
     @torch.inference_mode()

@@ -23,8 +23,9 @@ def time_prefills(
 ) -> list[float]:
     """TTFT of requests ``(slot, prompt)``, in ms: each arrives when the one before has its token.
 
-    A prompt is the beginning of the slot's own: what the slot's cache holds is overwritten with the
-    same keys and values, so that decoding can go on from it. The first token is read by the host.
+    In the engine that decodes, a prompt is the beginning of the slot's own: what the slot's cache
+    holds is overwritten with the same keys and values, so that decoding can go on from it. The
+    first token is read by the host.
     """
     times = []
     for slot, prompt in requests[:SETTLE]:

@@ -18,8 +18,9 @@ from levers.errors import BadParameter
 
 PREFILL_TOKENS = 16384
 """Tokens of all slots in one call of a prefill: the masks of longer ones would take gigabytes."""
-WARM_STEPS = 3
-"""Steps before a capture: the first compiles, the second may still find memory."""
+WARM_STEPS = 2
+"""Steps on the stream of a capture, which must find its memory there; what is compiled was run
+before, in :meth:`StaticDecoder.step`."""
 
 
 class StaticDecoder:
@@ -128,16 +129,34 @@ class StaticDecoder:
         if self._graph is not None:
             self._graph.replay()
             return self.tokens_B1
-        logits_BV = self._call(
-            self._forward,
-            input_ids=self.tokens_B1,
-            attention_mask=self._mask(self._column),
-            position_ids=self._positions_B1,
-        )
+        logits_BV = self._next_logits(self._forward)
         torch.argmax(logits_BV, dim=-1, keepdim=True, out=self.tokens_B1)
         self._positions_B1.add_(1)
         self._column.add_(1)
         return self.tokens_B1
+
+    def _next_logits(self, forward: Callable[..., Any]) -> Tensor:
+        """Logits of every slot's next token, ``[B, V]``."""
+        return self._call(
+            forward,
+            input_ids=self.tokens_B1,
+            attention_mask=self._mask(self._column),
+            position_ids=self._positions_B1,
+        )
+
+    @torch.no_grad()
+    def difference(self) -> float:
+        """How far the logits of this decoder's step are from those of the eager model, in L2.
+
+        Both compute the first step; relative to the eager logits. The sequences are as after the
+        prefill.
+        """
+        found = []
+        for forward in (self._forward, self._model.forward):
+            self.rewind()
+            found.append(self._next_logits(forward).float())
+        self.rewind()
+        return float((found[0] - found[1]).norm() / found[1].norm())
 
     @torch.no_grad()
     def capture(self) -> None:

@@ -8,7 +8,8 @@ alone, and chooses the token outside). On a CPU it runs eagerly, as most users r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -17,10 +18,12 @@ import torch
 from experiments.compilations import CompilationCounter
 from experiments.metrics import ttft_ms
 from experiments.oracle_facts import ORACLE_PACKAGE_FACT
+from experiments.stopwatch import Stopwatch
 from experiments.tasks import Measurement, Outputs, Stream
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced
 from experiments.workloads.decode import measuring
+from experiments.workloads.decode.oracle_compiled import CompiledForward
 from experiments.workloads.decode.oracle_model import open_model, transformers_module, weight_bytes
 from experiments.workloads.decode.oracle_names import parsed_oracle, transformers_mode
 from experiments.workloads.decode.oracle_static import StaticDecoder
@@ -35,8 +38,9 @@ WARM_REQUESTS = 4
 """Untimed requests of the timed length, as the arms have them."""
 WARM_STEPS = 3
 PARITY_PROMPTS = 16
-MOST_GRAPHS = 64
-"""Compiled forms of one ``forward``: one for each concurrency (dynamo's own limit is 8)."""
+MOST_DIFFERENT = 0.25
+"""Relative difference (L2) of a compiled step's logits from the eager one's in bf16, far above that
+of other roundings and far below that of other weights or positions (1.4)."""
 
 
 class TransformersOracle:
@@ -47,31 +51,60 @@ class TransformersOracle:
     ) -> None:
         self.sites: Mapping[str, Site] = {}
         self.pace: Callable[[], None] = unpaced
+        self._watch = Stopwatch()
         self._work = OracleWork(parameters, seed, parsed_oracle(oracle))
         self._device = torch.device(device)
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         self._model = open_model(self._work.model, self._work.config, seed, self._device, dtype)
-        self._graphs_before = _compiled_graphs()
+        self._watch.lap("warm_weights_s")
+        room = self._work.capacity_tokens
+        alone = max(room, len(self._work.arriving[0]))
+        self._alone = StaticDecoder(self._model, 1, alone, self._model.forward)
+        self._compiled: dict[int, CompiledForward] = {}
+        self._batches = {count: self._batch(count, room) for count in self._work.counts}
+
+    def _batch(self, count: int, room: int) -> StaticDecoder:
         forward = self._model.forward
         if self._device.type == "cuda":
-            forward = _compiled(forward)
-        room = self._work.capacity_tokens
-        self._alone = StaticDecoder(self._model, 1, room, self._model.forward)
-        self._batches = {
-            count: StaticDecoder(self._model, count, room, forward) for count in self._work.counts
-        }
+            forward = self._compiled[count] = CompiledForward(
+                self._model, f"{count} slots of {room} positions"
+            )
+        return StaticDecoder(self._model, count, room, forward)
 
     def warm_up(self) -> None:
         """Prefill every batch; on CUDA compile and capture its step."""
+        watch = self._watch
+        watch.lap("warm_other_s")
         for count, batch in self._batches.items():
             batch.prefill(self._work.measured[:count])
-            if self._device.type == "cuda":
+            watch.lap("warm_prompts_s")
+            if count in self._compiled:
+                batch.step()
+                watch.lap("warm_compile_s")
+                self._check(count, batch)
                 batch.capture()
             self._decode(count, WARM_STEPS)
+            watch.lap("warm_steps_s")
         for prompt in self._work.requests()[0][:WARM_REQUESTS]:
             self._first_token_ms(prompt)
+        watch.lap("warm_requests_s")
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _check(self, count: int, batch: StaticDecoder) -> None:
+        """Hold a compiled step, which another process may have left, against the eager one.
+
+        Raises:
+            LevergateError: it computes something else.
+        """
+        differs = batch.difference()
+        if not differs <= MOST_DIFFERENT:
+            how = self._compiled[count].how
+            raise LevergateError(
+                f"the oracle's compiled step of {count} slots ({how}) differs by {differs:.2g} "
+                "from its eager one",
+                cure="empty the folder cache/oracles of the home",
+            )
 
     def _decode(self, count: int, steps: int) -> list[float]:
         """Seconds of each step, from the end of the prompts on; every token is read by the host."""
@@ -125,7 +158,8 @@ class TransformersOracle:
     def _facts(self) -> dict[str, Scalar]:
         """How it really ran."""
         captured = all(batch.captured for batch in self._batches.values())
-        compiled = _compiled_graphs() - self._graphs_before >= len(self._batches)
+        ways = [one.how for one in self._compiled.values()]
+        compiled = len(ways) == len(self._batches) and all(ways)
         return {
             "oracle_mode": transformers_mode(captured, compiled),
             "oracle_version": f"transformers {transformers_module().__version__}",
@@ -133,6 +167,8 @@ class TransformersOracle:
             "oracle_cache": f"static, {self._work.capacity_tokens} positions",
             "oracle_attention": str(self._model.config._attn_implementation),
             "oracle_weight_bytes": weight_bytes(self._model),
+            "oracle_compiler": compiler_text(ways),
+            **self._watch.laps,
         }
 
     def exercise(self) -> None:
@@ -164,21 +200,10 @@ class TransformersOracle:
         return Stream(prompt=index, tokens=tuple(tokens), finish=finish)
 
 
-def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """``forward`` compiled whole and for fixed shapes, one form for each concurrency."""
-    import torch._dynamo.config as dynamo
-
-    dynamo.recompile_limit = MOST_GRAPHS
-    compiled: Callable[..., Any] = torch.compile(forward, fullgraph=True, dynamic=False)
-    return compiled
-
-
-def _compiled_graphs() -> int:
-    """Graphs that torch.compile has made in this process."""
-    import sys
-
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+def compiler_text(ways: Iterable[str]) -> str:
+    """How the compiled forms came about: ``2 loaded``."""
+    counts = Counter(ways)
+    return ", ".join(f"{count} {how}" for how, count in counts.items()) or "not used"
 
 
 def open_transformers(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.tasks import Measurement
 from experiments.values import Scalar
-from experiments.workloads.decode import measuring
+from experiments.workloads.decode import arrivals, measuring
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.folder import model_config
 from experiments.workloads.decode.oracle_names import OracleName
@@ -20,6 +20,7 @@ class OracleWork:
     Attributes:
         counts: the concurrencies to measure.
         measured: one prompt for each slot of the largest concurrency of the workload.
+        arriving: the prompts whose first token is timed.
         capacity_tokens: positions that a sequence may take.
     """
 
@@ -35,15 +36,15 @@ class OracleWork:
         self.rounds, self.round_steps = self._number("rounds"), self._number("round_steps")
         self.prompts: PromptSet = prompt_set(self.model, self.config, prompt_tokens)
         self.measured = self.prompts.measured(max(every), seed)
+        self.arriving = arrivals.arriving(parameters, self.config, self.measured, seed)
 
     def _number(self, name: str) -> int:
         return int(self.parameters[name] or 0)
 
     def requests(self) -> list[list[tuple[int, ...]]]:
-        """The prompts of each round's timed first tokens: the prompts in turn, cut short."""
-        repeats, length = self._number("ttft_repeats"), self._number("ttft_tokens")
-        every = [self.measured[i % len(self.measured)][:length] for i in range(repeats)]
-        return [every[number :: self.rounds] for number in range(self.rounds)]
+        """The prompts of each round's timed first tokens."""
+        rounds = arrivals.in_rounds(self.parameters, self.arriving, self.rounds)
+        return [[prompt for _, prompt in share] for share in rounds]
 
     def measurement(
         self,
@@ -69,7 +70,7 @@ class OracleWork:
         return Measurement(
             values=values,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
-            inputs_digest=digest(self.measured),
+            inputs_digest=digest(arrivals.inputs(self.parameters, self.measured, self.arriving)),
             outputs_count=sum(c * len(v) for c, v in gaps_s.items()) + len(ttft),
             facts={"prompt_tokens_total": sum(len(p) for p in self.measured), **facts},
         )

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from experiments.metrics import percentile
+from experiments.stopwatch import Stopwatch
 from experiments.tasks import Measurement, Outputs
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced
-from experiments.workloads.decode import floor, generation, measuring
-from experiments.workloads.decode.building import build_engine
+from experiments.workloads.decode import arrivals, floor, generation, measuring
+from experiments.workloads.decode.building import build_engine, engine_for_prompts
 from experiments.workloads.decode.folder import model_config
 from experiments.workloads.decode.names import QUALITY, WEIGHT_BYTES, floor_fact
 from experiments.workloads.decode.parameters import parsed_concurrency, weighs
@@ -28,6 +29,8 @@ PREFILLS_A_TURN = 3
 WARM_REQUESTS = 4
 """Untimed requests of the timed length: on CUDA the second of a new length still took 60 ms, the
 fifth 11 (kernels are loaded and memory is found for the new shapes)."""
+WARM_STEPS = 3
+"""Untimed steps of each concurrency."""
 EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass, at least one of them eager."""
 PROFILED_STEPS = 8
@@ -53,11 +56,16 @@ class DecodeSession:
         self._output_tokens = int(parameters["output_tokens"] or 0)
         self._prompts = prompt_set(model, self._config, prompt_tokens)
         self._measured = self._prompts.measured(max(self._counts), seed)
+        self._arriving = arrivals.arriving(parameters, self._config, self._measured, seed)
         self.pace: Callable[[], None] = unpaced
         self._fixed: dict[str, float] = {}
+        self._warmed: dict[str, Scalar] = {}
         self._engine = build_engine(
             parameters, self._config, self._device, seed, self._oracle, max(self._counts)
         )
+        self._door = self._engine
+        if arrivals.have_own_cache(parameters):
+            self._door = engine_for_prompts(self._engine, len(self._arriving[0]))
         self.sites: Mapping[str, Site] = self._engine.sites.by_name
 
     def _number(self, name: str) -> int:
@@ -81,14 +89,20 @@ class DecodeSession:
         What does not change from one sample to the next is measured here: the loss of held-out
         text, and the rate of a copy.
         """
+        watch = Stopwatch()
         self._untimed()
+        watch.lap("warm_weights_s")
         self._starts = []
         for slot, prompt in enumerate(self._measured):
             self._starts.append((self._engine.prefill(slot, prompt), len(prompt)))
+        watch.lap("warm_prompts_s")
         for count in self._counts:
-            self._decode(count, 3)
+            self._decode(count, WARM_STEPS)
+        watch.lap("warm_steps_s")
         for slot, prompt in self._requests(1)[0][:WARM_REQUESTS]:
-            self._engine.prefill(slot, prompt)
+            self._door.prefill(slot, prompt)
+        watch.lap("warm_requests_s")
+        self._warmed = watch.laps
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -120,7 +134,7 @@ class DecodeSession:
             for start in range(0, len(share), PREFILLS_A_TURN):
                 self.pace()
                 few = share[start : start + PREFILLS_A_TURN]
-                ttft += measuring.time_prefills(self._engine, few)
+                ttft += measuring.time_prefills(self._door, few)
             for count in self._counts:
                 self.pace()
                 gaps[count] += self._decode(count, self._number("round_steps"))
@@ -129,7 +143,7 @@ class DecodeSession:
         return Measurement(
             values=measuring.axis_values(gaps, ttft, peak) | self._fixed,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},
-            inputs_digest=digest(self._measured),
+            inputs_digest=digest(arrivals.inputs(self._parameters, self._measured, self._arriving)),
             outputs_count=sum(count * len(v) for count, v in gaps.items()) + len(ttft),
             facts={**self._facts(), **self._floor_facts(gaps), **self.step_work()},
         )
@@ -151,6 +165,7 @@ class DecodeSession:
     def _facts(self) -> dict[str, Scalar]:
         """The size of the work; of an oracle also how it really ran."""
         facts: dict[str, Scalar] = {"prompt_tokens_total": sum(len(p) for p in self._measured)}
+        facts |= self._warmed
         if self._oracle:
             mode = "captured" if self._engine.holds_graphs else "eager"
             facts["oracle_mode"] = f"{mode}-{self._oracle}"
@@ -177,12 +192,8 @@ class DecodeSession:
         }
 
     def _requests(self, rounds: int) -> list[list[tuple[int, tuple[int, ...]]]]:
-        """The timed requests of each round, ``(slot, prompt)``: the prompts in turn, cut short."""
-        repeats = self._number("ttft_repeats")
-        length = self._number("ttft_tokens")
-        slots = [index % len(self._measured) for index in range(repeats)]
-        every = [(slot, self._measured[slot][:length]) for slot in slots]
-        return [every[number::rounds] for number in range(rounds)]
+        """The timed requests of each round, ``(slot, prompt)``."""
+        return arrivals.in_rounds(self._parameters, self._arriving, rounds)
 
     def exercise(self) -> None:
         """Run a few steps of each concurrency while the sites watch.

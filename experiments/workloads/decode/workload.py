@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from experiments.metrics import SAMPLES_FOR_P95
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Target
+from experiments.workloads.decode.arrivals import have_own_cache
 from experiments.workloads.decode.config import ModelConfig
-from experiments.workloads.decode.duration import TIME_LIMIT_S, seconds_per_sample
+from experiments.workloads.decode.duration import (
+    TIME_LIMIT_S,
+    oracle_seconds,
+    seconds_per_sample,
+)
 from experiments.workloads.decode.folder import SHIPPED, is_random, model_config, model_digest
 from experiments.workloads.decode.names import QUALITY, SITES, WEIGHT_BYTES, rate_axis
 from experiments.workloads.decode.names import SPLIT_RULE as SPLIT_RULE
@@ -129,9 +134,10 @@ class DecodeWorkload:
         config = model_config(str(parameters["model"]))
         counts = parsed_concurrency(str(parameters["concurrency"]))
         tokens = int(parameters["prompt_tokens"] or 0) + int(parameters["output_tokens"] or 0)
+        longer = int(parameters["ttft_tokens"] or 0) if have_own_cache(parameters) else 0
         width = 2 if device.device_type == "cuda" else 4
         weights = config.parameters * width
-        cache = config.kv_bytes_per_token * (width // 2) * tokens * max(counts)
+        cache = config.kv_bytes_per_token * (width // 2) * (tokens * max(counts) + longer)
         total = weights + weights // 4 + cache + 2**29
         on_cuda = device.device_type == "cuda"
         return Needs(
@@ -141,6 +147,13 @@ class DecodeWorkload:
             seconds_per_sample=seconds_per_sample(parameters, config, device.device_type),
             time_limit_s=TIME_LIMIT_S if on_cuda else 0.0,
         )
+
+    def oracle_seconds(
+        self, parameters: Mapping[str, Scalar], device: DeviceFacts, oracle: str
+    ) -> tuple[float, float]:
+        """Seconds of an oracle's first process, which may have to compile, and of each later."""
+        config = model_config(str(parameters["model"]))
+        return oracle_seconds(parameters, config, device.device_type, parsed_oracle(oracle))
 
     def oracle_mode(self, parameters: Mapping[str, Scalar], oracle: str) -> str:
         """The mode of the oracle's users; see :mod:`~experiments.workloads.decode.oracle_names`."""
@@ -238,11 +251,6 @@ def _check_pages(values: Mapping[str, Scalar]) -> None:
 
 
 def _check_lengths(values: Mapping[str, int], config: ModelConfig) -> None:
-    if values["ttft_tokens"] > values["prompt_tokens"]:
-        raise BadParameter(
-            f"decode: ttft_tokens {values['ttft_tokens']} exceed prompt_tokens",
-            cure=f"name at most {values['prompt_tokens']}",
-        )
     if values["round_steps"] >= values["output_tokens"]:
         raise BadParameter(
             f"decode: {values['round_steps']} round_steps give more than output_tokens",
@@ -254,11 +262,11 @@ def _check_lengths(values: Mapping[str, int], config: ModelConfig) -> None:
             f"decode: {gaps} steps a concurrency are too few for a p95",
             cure=f"let rounds x round_steps be at least {SAMPLES_FOR_P95}",
         )
-    total = values["prompt_tokens"] + values["output_tokens"]
+    total = max(values["prompt_tokens"] + values["output_tokens"], values["ttft_tokens"])
     if total > config.max_positions:
         raise BadParameter(
             f"decode: {total} tokens exceed the model's {config.max_positions} positions",
-            cure="shorten prompt_tokens or output_tokens",
+            cure="shorten prompt_tokens, output_tokens or ttft_tokens",
         )
 
 

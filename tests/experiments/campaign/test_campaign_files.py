@@ -18,7 +18,7 @@ from experiments.campaign.spec import Campaign, Goal, RecordedCampaign
 from experiments.environment import Device
 from experiments.parsing import budget_seconds
 from experiments.requests import AbRequest
-from experiments.runner import first_look_s
+from experiments.sample_times import first_look_s, times_of
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
 from levers import catalog
@@ -84,7 +84,7 @@ def test_the_levers_of_the_h200_can_be_begun_within_their_budget() -> None:
     assert isinstance(campaign, Campaign)
     workload, device = workloads.get("decode"), Device(DEVICES["cuda"], "GPU-a")
     parameters = workload.resolve(campaign.settings, DEVICES["cuda"])
-    sample_s = workload.needs(parameters, DEVICES["cuda"]).seconds_per_sample
+    times = times_of(workload, parameters, DEVICES["cuda"], campaign.lever_oracle)
     for planned in campaign.levers:
         request = AbRequest(
             planned.lever, "off", planned.candidates[0], "decode", settings=campaign.settings,
@@ -93,7 +93,7 @@ def test_the_levers_of_the_h200_can_be_begun_within_their_budget() -> None:
         one = prepare.compare(request, device)
         preflight.check_budget(
             budget_seconds(campaign.lever_budget),
-            first_look_s(one.plan, one.spec.looks, sample_s),
+            first_look_s(one.plan, one.spec.looks, times),
         )
 
 

@@ -72,6 +72,9 @@ def test_it_says_how_it_ran_and_that_is_how_its_users_run_it(measured: Measureme
     assert measured.facts[ORACLE_MODE_FACT] == DECODE.oracle_mode(parameters(), "transformers")
     assert str(measured.facts["oracle_version"]).startswith("transformers ")
     assert measured.facts["oracle_attention"] == "sdpa"
+    parts = ("weights", "prompts", "steps", "requests")
+    assert {f"warm_{part}_s" for part in parts} <= measured.facts.keys()
+    assert measured.facts["oracle_compiler"] == "not used"
 
 
 def test_it_holds_the_weights_once(oracle: TransformersOracle, measured: Measurement) -> None:

@@ -90,7 +90,7 @@ def test_an_unknown_parameter_is_named_with_the_closest() -> None:
         ({"graph": "on"}, "needs CUDA"),
         ({"page_size": "48"}, "power of two"),
         ({"prompt_tokens": "4096"}, "positions"),
-        ({"prompt_tokens": "100", "ttft_tokens": "101"}, "ttft_tokens"),
+        ({"ttft_tokens": "8192"}, "shorten prompt_tokens, output_tokens or ttft_tokens"),
         ({"page_size": "256"}, "divides kv_block 128"),
         ({"kv": "rowwise"}, "paged, contiguous"),
         ({"quality": "on", "model": "random-0.6b"}, "nothing was learnt"),

@@ -1,0 +1,175 @@
+"""A decode step of transformers compiled whole for one batch, and kept for later processes.
+
+``torch.compile`` keeps the kernels that it makes but traces the model anew in each process and for
+each shape, which takes most of a process once nothing needs compiling (28 blocks on a CPU: 10 to 13
+of 15 seconds). Here the same function, compiled by the same compiler for the same fixed shapes, is
+kept whole (``aot_compile`` of PyTorch 2.10 and newer) and loaded. Its guards are not kept: one form
+serves one batch of one model, and the name of its file holds all that the form depends on. How each
+form came about is said in the sample's facts, and the caller holds its logits against the eager
+ones. Where this version of PyTorch cannot keep a form, it is compiled as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.values import digest_of
+from experiments.workloads.decode.oracle_model import transformers_module
+
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""Where the compiler keeps its kernels; without it nothing is kept."""
+FOLDER = "whole"
+MOST_GRAPHS = 64
+"""Compiled forms of one ``forward``: one for each concurrency (dynamo's own limit is 8)."""
+
+NOT_KEPT = (
+    RuntimeError,
+    AttributeError,
+    AssertionError,
+    TypeError,
+    ValueError,
+    LookupError,
+    OSError,
+    ImportError,
+    EOFError,
+    pickle.PickleError,
+)
+"""What another version of PyTorch may raise where it cannot keep or load a form. An error of the
+model itself is raised again by the compilation that follows."""
+
+
+class CompiledForward:
+    """Takes the place of ``model.forward`` in the steps of one batch.
+
+    Args:
+        model: a causal language model of transformers.
+        what: all that the form depends on beside model, versions and device, such as its shapes.
+
+    Attributes:
+        how: ``loaded``, ``compiled and kept``, or ``compiled`` with the reason why it is not kept;
+            empty before the first call.
+    """
+
+    def __init__(self, model: Any, what: str) -> None:
+        self._model, self._what = model, what
+        self._run: Callable[..., Tensor] | None = None
+        self.how = ""
+
+    def __call__(self, **named: Any) -> SimpleNamespace:
+        """The model's output, of which a step needs the logits."""
+        if self._run is None:
+            self._run = self._prepared(named)
+        return SimpleNamespace(logits=self._run(self._model, **named))
+
+    def _prepared(self, named: Mapping[str, Any]) -> Callable[..., Tensor]:
+        """The form, loaded or compiled.
+
+        Where it could not be kept once, that is noted beside its place and not tried again: each
+        further process would compile twice.
+        """
+        path = self._path()
+        reason = f"{VARIABLE} is not set" if path is None else _refused(path)
+        if path is not None and not reason:
+            try:
+                return self._loaded(path) if path.is_file() else self._kept(named, path)
+            except NOT_KEPT as error:
+                reason = _said(error)
+                if not path.is_file():
+                    _refuse(path, reason)
+        self.how = f"compiled (not kept: {reason})"
+        return _plain()
+
+    def _loaded(self, path: Path) -> Callable[..., Tensor]:
+        with path.open("rb") as file:
+            found = _unguarded(torch.compiler.load_compiled_function(file))
+        self.how = "loaded"
+        return found
+
+    def _kept(self, named: Mapping[str, Any], path: Path) -> Callable[..., Tensor]:
+        """Compile for these very arguments, and leave the form for the next process."""
+        found = _ahead(self._model, named)
+        self.how = "compiled and kept"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found.save_compiled_function(str(path))
+        except NOT_KEPT as error:
+            _refuse(path, _said(error))
+            self.how = f"compiled (not kept: {_said(error)})"
+        return _unguarded(found)
+
+    def _path(self) -> Path | None:
+        """The file of this form."""
+        folder = os.environ.get(VARIABLE)
+        if not folder:
+            return None
+        device = next(self._model.parameters()).device
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        versions = (sys.version, torch.__version__, transformers_module().__version__)
+        shapes = [(n, tuple(p.shape), str(p.dtype)) for n, p in self._model.named_parameters()]
+        name = digest_of(f"{versions} {kind} {self._model.config} {shapes} {self._what}")
+        return Path(folder) / FOLDER / name
+
+
+def _logits(model: Any, **named: Any) -> Tensor:
+    """What is compiled: the model as it is called, without the wrapping of its output."""
+    found: Tensor = model(**named).logits
+    return found
+
+
+def _plain() -> Callable[..., Tensor]:
+    import torch._dynamo.config as dynamo
+
+    dynamo.recompile_limit = MOST_GRAPHS
+    compiled: Callable[..., Tensor] = torch.compile(_logits, fullgraph=True, dynamic=False)
+    return compiled
+
+
+def _ahead(model: Any, named: Mapping[str, Any]) -> Any:
+    """The function compiled for these arguments before it is called, so that it can be written."""
+    import torch._dynamo.config as dynamo
+
+    with dynamo.patch(enable_aot_compile=True):
+        compiling: Any = torch.compile(
+            _logits, fullgraph=True, dynamic=False, options={"guard_filter_fn": _no_guards}
+        )
+        return compiling.aot_compile(((model,), dict(named)))
+
+
+def _refusal(path: Path) -> Path:
+    return path.with_name(f"{path.name}.refused")
+
+
+def _refused(path: Path) -> str:
+    """Why this form could not be kept before; empty where nothing is known against it."""
+    noted = _refusal(path)
+    return noted.read_text(encoding="utf-8") if noted.is_file() else ""
+
+
+def _refuse(path: Path, reason: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _refusal(path).write_text(reason, encoding="utf-8")
+
+
+def _said(error: BaseException) -> str:
+    """The first line of an error, with its kind."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:120]
+
+
+def _unguarded(found: Any) -> Callable[..., Tensor]:
+    found.disable_guard_check()
+    run: Callable[..., Tensor] = found
+    return run
+
+
+def _no_guards(guards: Any) -> list[bool]:
+    """Which guards are kept: none can be written to a file that hold an object's identity."""
+    return [False for _ in guards]
