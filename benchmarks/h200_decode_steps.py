@@ -77,6 +77,7 @@ class Scale:
         graphs: whether steps are captured, by parameter where no lever does it.
         counts: numbers of splits that are screened.
         text: folder of text to train on; what is found beside PyTorch if empty.
+        short_tokens: length of the short contexts.
     """
 
     device: str
@@ -93,6 +94,7 @@ class Scale:
     graphs: bool = True
     counts: str = "auto,tuned,1..16"
     text: str = ""
+    short_tokens: int = 256
 
     def there(self, named: Sequence[str]) -> tuple[str, ...]:
         """Those that have a kernel here."""
@@ -224,7 +226,21 @@ def _large(scale: Scale) -> tuple[Step, ...]:
         Step("large.mxfp4", alone, 250),
         Step("large.whole", whole, 480),
         Step("large.mxfp4_block", beside, 250),
+        Step("large.short", _short(scale), 60, module="benchmarks.decode_steps"),
     )
+
+
+def _short(scale: Scale) -> tuple[str, ...]:
+    """A fast look at the step of one sequence and of 32 with short contexts, the block fused.
+
+    At 2,048 tokens the floor of 32 at 4 B is that of one by 2.1, so their rates differ by 15: by then
+    the caches weigh more than the weights.
+    """
+    levers = ",".join(scale.there([BLOCK])) or "none"
+    counts = "1,32" if scale.graphs else "1,2"
+    lengths = ("--set", f"prompt_tokens={scale.short_tokens}")
+    words = ("--device", scale.device, "--models", scale.large, "--concurrency", counts)
+    return (*words, "--levers", levers, *lengths)
 
 
 def _tokens_on(scale: Scale, lever: str = "", beside: Sequence[str] = ()) -> tuple[str, ...]:
