@@ -233,8 +233,8 @@ def _large(scale: Scale) -> tuple[Step, ...]:
 def _short(scale: Scale) -> tuple[str, ...]:
     """A fast look at the step of one sequence and of 32 with short contexts, the block fused.
 
-    At 2,048 tokens the floor of 32 sequences is 2.1 times that of one, so that their rates differ by
-    15 at most: by then the caches weigh more than the weights.
+    At 2,048 tokens the floor of 32 sequences is 2.1 times that of one, so that their rates differ
+    by 15 at most: by then the caches weigh more than the weights.
     """
     levers = ",".join(scale.there([BLOCK])) or "none"
     counts = "1,32" if scale.graphs else "1,2"
