@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments import formats
@@ -109,20 +110,30 @@ def parity_line(record: RunRecord) -> str:
 
 
 def plan_rows(record: RunRecord) -> tuple[PlanRow, ...]:
-    """The plans of both arms, axis by axis."""
+    """The plans of both arms; axes on which both arms ran the same things share a row."""
     plans = {witness.arm: witness.plans for witness in record.witnesses}
     ref, cand = plans.get("ref", {}), plans.get("cand", {})
+    axes = [*ref, *(axis for axis in cand if axis not in ref)]
+    seen: dict[tuple[str, str], list[str]] = {}
+    for axis in axes:
+        ran = ref.get(axis, "not seen"), cand.get(axis, "not seen")
+        seen.setdefault(ran, []).append(axis)
     inert = inert_axes(record)
     return tuple(
         PlanRow(
-            axis=axis,
-            ref=ref.get(axis, "not seen"),
-            cand=cand.get(axis, "not seen"),
-            engaged="inert: same path" if axis in inert else "engaged",
-            tone="muted" if axis in inert else "good",
+            axis=_named(mine, axes),
+            ref=ran[0],
+            cand=ran[1],
+            engaged="inert: same path" if mine[0] in inert else "engaged",
+            tone="muted" if mine[0] in inert else "good",
         )
-        for axis in [*ref, *(axis for axis in cand if axis not in ref)]
+        for ran, mine in seen.items()
     )
+
+
+def _named(some: Sequence[str], axes: Sequence[str]) -> str:
+    """Axes in a row that stands for several."""
+    return f"all {len(axes)} axes" if len(some) == len(axes) > 1 else ", ".join(some)
 
 
 def failure_rows(record: RunRecord) -> tuple[FailureRow, ...]:

@@ -199,3 +199,28 @@ def test_equal_plans_are_inert_and_an_unseen_plan_is_said():
     engaged = {row.axis: row.engaged for row in plan_rows(record)}
     assert engaged["decode/tok_s/c4"] == "inert: same path"
     assert engaged["decode/tok_s/c8"] == "engaged"
+
+
+def test_axes_on_which_the_same_things_ran_share_a_row():
+    record = factory.default_on()
+    ref, cand = record.witnesses
+    axes = ("train/tok_s", "train/step_ms", "memory/peak_bytes")
+
+    def with_plans(*differing: str):
+        plans = {axis: "replayed" if axis in differing else "launched" for axis in axes}
+        plain = ref.model_copy(update={"plans": dict.fromkeys(axes, "launched")})
+        changed = cand.model_copy(update={"plans": plans})
+        return record.model_copy(update={"witnesses": (plain, changed)})
+
+    (row,) = plan_rows(with_plans(*axes))
+    assert (row.axis, row.ref, row.cand, row.engaged) == (
+        "all 3 axes",
+        "launched",
+        "replayed",
+        "engaged",
+    )
+    rows = plan_rows(with_plans("train/tok_s", "train/step_ms"))
+    assert [(one.axis, one.engaged) for one in rows] == [
+        ("train/tok_s, train/step_ms", "engaged"),
+        ("memory/peak_bytes", "inert: same path"),
+    ]
