@@ -21,12 +21,21 @@ KINDS_HERE = (factory.environment().device_kind,)
 MIRRORED = SyncReport(mirrored=("a",))
 
 
+def stack_of(monkeypatch: pytest.MonkeyPatch, **others: str) -> None:
+    """Let this machine have the versions of the made-up records, but for some."""
+
+    def stack_versions(driver: str = "") -> dict[str, str]:
+        return {**VERSIONS, **others} | ({"driver": driver} if driver else {})
+
+    monkeypatch.setattr(environment, "stack_versions", stack_versions)
+
+
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setattr(environment, "versions", lambda: VERSIONS)
+    stack_of(monkeypatch)
     monkeypatch.setattr(environment, "driver_now", lambda: "")
     monkeypatch.setattr(environment, "device_kinds", lambda: KINDS_HERE)
     return tmp_path
@@ -152,7 +161,7 @@ def test_every_mark_is_in_the_html_page(store, capsys, home, monkeypatch) -> Non
     words = ("--name", "Bob", "--reason", "freeze")
     said(capsys, "override", "fa2_nsplits_cap", "--state", "off", *words)
     said(capsys, "invalidate", "a", "--name", "Ada", "--reason", "eager oracle")
-    monkeypatch.setattr(environment, "versions", lambda: {**VERSIONS, "python": "3.12.1"})
+    stack_of(monkeypatch, python="3.12.1")
     said(capsys, "show", "a", "--html", str(home / "report.html"))
     page = (home / "report.html").read_text(encoding="utf-8")
     assert "INVALIDATED: eager oracle (Ada)" in page
@@ -251,7 +260,7 @@ def test_a_verdict_of_another_stack_or_lever_source_is_shown_as_stale(
     store.save(run("b", 2, cand="3", levers_source_digest="0123456789abcdef"))
     assert "STALE" not in said(capsys, "show", "a")
     assert "STALE: measured on another stack: the lever's source" in said(capsys, "show", "b")
-    monkeypatch.setattr(environment, "versions", lambda: {**VERSIONS, "torch": "2.14.0"})
+    stack_of(monkeypatch, torch="2.14.0")
     for view, text in every_view(capsys, "a").items():
         assert "stale" in text.lower(), view
     assert "torch 2.13.0 -> 2.14.0" in said(capsys, "list")
