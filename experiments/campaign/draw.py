@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from experiments.campaign import binding, credit, rules
+from experiments.campaign import binding, credit, rules, tokens
 from experiments.campaign.binding import Bound
 from experiments.campaign.estimates import next_step
 from experiments.campaign.files import CampaignFile
@@ -51,9 +51,12 @@ def draw(of: Drawing, now: datetime) -> CampaignRow:
     unnamed = tuple(name for name in known if name not in place.campaign.named)
     state = rules.state_of(axes, levers, unnamed, unbound)
     left = rules.paths_left([PathLeft.of(path) for path in place.campaign.paths], levers)
-    doubts = rules.doubts_of(axes, levers, left, residual=residual is not None)
+    compared = tokens.compared_with(place, found)
+    untold = [one.label for one in place.tokens_on if one not in compared]
+    doubts = rules.doubts_of(axes, levers, left, residual=residual is not None, untold=untold)
     row = CampaignRow(
         **_head(of, now),
+        tokens_on=told(compared, place.parameters),
         state=state.state,
         why=state.why,
         catalog=known,
@@ -86,7 +89,6 @@ def _head(of: Drawing, now: datetime) -> dict[str, Any]:
         "parameters": dict(place.parameters),
         "device_kind": place.device_kind,
         "oracle": campaign.oracle,
-        "tokens_on": told(place.tokens_on, place.parameters),
         "versions": dict(place.versions),
     }
 

@@ -143,7 +143,8 @@ class CampaignRow(Value):
         row_id: sortable and unique.
         recorded: its figures were published by others, and nothing was measured here.
         why: what the state rests on.
-        tokens_on: the models with which tokens were compared, with their digests, in words.
+        tokens_on: the models with which the tokens of what ships are compared, with their digests,
+            in words.
         versions: the stack that the verdicts are bound to; empty where no device is here.
         catalog: the levers that the catalog had for this workload.
         unnamed: those among them that the file does not name.

@@ -92,8 +92,12 @@ def doubts_of(
     paths: Sequence[PathLeft],
     *,
     residual: bool,
+    untold: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """What a reader must hold against the statement, since such statements have been wrong."""
+    """What a reader must hold against the statement, since such statements have been wrong.
+
+    ``untold`` are the models of the campaign on which the tokens of what ships are not compared.
+    """
     found = []
     decided = [one for one in levers if one.state == "decided"]
     weak = [one.lever for one in decided if "unconfirmed" in one.default_state]
@@ -109,6 +113,7 @@ def doubts_of(
         (undecided, "targets whose interval holds the target: {}"),
         (bare, "single values without an interval: {}"),
         (unmoved, "default-ON and no plain gain in the binding run: {}"),
+        (untold, "the tokens of what ships are not compared on: {}"),
     ):
         if names:
             found.append(text.format(", ".join(names)))

@@ -58,6 +58,11 @@ def models_for(
     )
 
 
+def compared_with(place: Place, on: Sequence[LeverSetting]) -> tuple[TokenModel, ...]:
+    """The models on which the tokens of what ships are compared; all where nothing ships."""
+    return models_for(place, on).models if on else place.tokens_on
+
+
 def _stated(place: Place, model: TokenModel, levers: Sequence[LeverSetting]) -> str:
     """The lever of whose line in the file the model is left out; empty where of none."""
     for planned in place.campaign.levers:
@@ -70,9 +75,20 @@ def _stated(place: Place, model: TokenModel, levers: Sequence[LeverSetting]) -> 
 def lacking(
     place: Place, spec: AbSpec | StackSpec, subjects: Sequence[LeverSetting]
 ) -> tuple[str, ...]:
-    """The models of the campaign on which a run's tokens were not compared and could have been."""
+    """The models of the campaign on which a run's tokens were not compared and could have been.
+
+    More levers than are asked for may have been on in both arms only where they are on in the
+    comparison itself: a captured graph, say. Weights that were quantised for the tokens alone are
+    other weights.
+    """
     beside = spec.stack if isinstance(spec, AbSpec) else ()
+    there = set(beside) if isinstance(spec, AbSpec) else set(spec.levers)
     wanted = models_for(place, subjects, beside).models
     return tuple(
-        one.label for one in wanted if not any(other.covers(one) for other in spec.tokens_on)
+        one.label
+        for one in wanted
+        if not any(
+            other.covers(one) and set(other.levers) - set(one.levers) <= there
+            for other in spec.tokens_on
+        )
     )

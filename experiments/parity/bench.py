@@ -243,6 +243,15 @@ class Bench:
         """
         return self.run(self.measure_task(arm, levers))
 
+    def witness_task(
+        self,
+        arm: Literal["ref", "cand"],
+        levers: tuple[LeverSetting, ...],
+        parameters: Mapping[str, Scalar],
+    ) -> Task:
+        """A process that says which path runs at the tested lever's sites with these parameters."""
+        return self.task("witness", arm, levers, {}, parameters=parameters)
+
     def run(self, task: Task) -> TaskResult:
         """Run a task; where a candidate fails, see whether the reference can do the same work.
 

@@ -12,12 +12,16 @@ candidate's own end counts: the reference, forced through the candidate's tokens
 a choice of its own or a near-tie, by the same bound (:mod:`experiments.parity.streams`).
 
 Where the comparison names models for its tokens, each of them decodes the prompts in place of the
-timed one, in every mode, and each is judged by itself.
+timed one, in every mode, and each is judged by itself. What the lever does there is not known from
+the timed model, so each arm's witness is taken with each of them. A model on which both run the
+same plan everywhere is left out and said, since its streams are equal whatever the lever does; a
+load is the largest concurrency at which the plans differ, if any but one does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -27,7 +31,7 @@ from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity.streams import Compared, apart, compare, merge
 from experiments.parity.tokens_judge import judge, judged, wide
 from experiments.parity_records import CheckResult
-from experiments.spec import LeverSetting
+from experiments.spec import LeverSetting, TokenModel
 from experiments.tasks import Outputs, Task
 from experiments.values import Scalar
 from levers.policy import ParityClass
@@ -35,6 +39,11 @@ from levers.policy import ParityClass
 NAME = "tokens"
 RANDOM_MODEL = "random-"
 FEWEST_REPEATED = 4
+
+NO_LOADS: Mapping[str, int | None] = {}
+
+OF_CONCURRENCY = re.compile(r"/c(\d+)$")
+"""The end of an axis that belongs to one concurrency."""
 
 FAR_PROMPTS = 16
 """Streams that are looked at for a choice that the reference finds far less likely."""
@@ -69,12 +78,43 @@ def check(bench: Bench) -> CheckResult:
         ProcessFailed: a process failed.
     """
     reason = no_claim(bench)
-    return not_run(NAME, reason) if reason else run(bench, bench.alone, NAME)
+    if reason:
+        return not_run(NAME, reason)
+    loads = {one.label: _load(bench, one) for one in bench.spec.tokens_on}
+    same = [label for label, load in loads.items() if load is None]
+    said = f"both arms run the same plan with {', '.join(same)}" if same else ""
+    if same and len(same) == len(loads):
+        return empty(NAME, f"{said}, so that no stream says anything of the lever")
+    found = run(bench, bench.alone, NAME, loads)
+    detail = "; ".join(filter(None, (found.detail, said and f"{said}: left out")))
+    return found.model_copy(update={"detail": detail})
 
 
 def ahead(bench: Bench) -> tuple[Task, ...]:
-    """The processes that :func:`check` will ask for."""
-    return () if no_claim(bench) else tasks(bench, bench.alone)
+    """The processes that :func:`check` will ask for, if the lever acts at the largest load."""
+    if no_claim(bench):
+        return ()
+    witnesses = (task for one in bench.spec.tokens_on for task in _witnesses(bench, one))
+    return (*witnesses, *tasks(bench, bench.alone))
+
+
+def _witnesses(bench: Bench, model: TokenModel) -> tuple[Task, Task]:
+    """The processes that say which path each arm runs with this model."""
+    on = Mode("", {}, model.parameters, model.label, model.levers).on(bench.alone)
+    ref = bench.witness_task("ref", on.ref, model.parameters)
+    return ref, bench.witness_task("cand", on.cand, model.parameters)
+
+
+def _load(bench: Bench, model: TokenModel) -> int | None:
+    """The largest concurrency at which the arms' plans differ with this model.
+
+    1 where that is alone or on no concurrency's axis; None where they differ nowhere.
+    """
+    with _named(Mode(f"{model.label}, witness", {}, {}, model.label)):
+        ref, cand = (bench.run(task).plans for task in _witnesses(bench, model))
+    differ = [axis for axis in {*ref, *cand} if ref.get(axis) != cand.get(axis)]
+    counts = (int(found[1]) for axis in differ if (found := OF_CONCURRENCY.search(axis)))
+    return max(counts, default=1) if differ else None
 
 
 def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
@@ -105,14 +145,22 @@ def no_own_claim(bench: Bench) -> str:
     return ""
 
 
-def run(bench: Bench, arms: Arms, name: str) -> CheckResult:
+def run(
+    bench: Bench, arms: Arms, name: str, loads: Mapping[str, int | None] = NO_LOADS
+) -> CheckResult:
     """The whole token check for one pair of lever sets.
+
+    Args:
+        bench: the comparison.
+        arms: the sets.
+        name: of the check.
+        loads: for each model that is named for the tokens, see :func:`modes`.
 
     Raises:
         ProcessFailed: a process failed.
     """
     parts: dict[str, list[Compared]] = {}
-    for mode in modes(bench):
+    for mode in modes(bench, loads):
         with _named(mode):
             found = _mode(bench, arms, mode, name)
         if isinstance(found, CheckResult):
@@ -205,20 +253,25 @@ def _far_mode(bench: Bench) -> Mode:
     return replace(loaded, arguments={**loaded.arguments, "prompts": few})
 
 
-def modes(bench: Bench) -> tuple[Mode, ...]:
-    """Every mode of each model that is named for the tokens, or of the timed one."""
+def modes(bench: Bench, loads: Mapping[str, int | None] = NO_LOADS) -> tuple[Mode, ...]:
+    """Every mode of each model that is named for the tokens, or of the timed one.
+
+    ``loads`` are concurrencies by the models' labels: a load above one takes the place of the
+    largest, and a model of which there is none is left out.
+    """
     if not bench.spec.tokens_on:
         return _modes(bench, bench.spec.parameters)
     return tuple(
         replace(mode, name=f"{one.label}, {mode.name}", model=one.label, levers=one.levers)
         for one in bench.spec.tokens_on
-        for mode in _modes(bench, one.parameters)
+        if (load := loads.get(one.label, 1)) is not None
+        for mode in _modes(bench, one.parameters, load)
     )
 
 
-def _modes(bench: Bench, parameters: Mapping[str, Scalar]) -> tuple[Mode, ...]:
-    """Alone and at the largest concurrency; also eager where the workload captures a graph."""
-    most = max(concurrencies(parameters), default=1)
+def _modes(bench: Bench, parameters: Mapping[str, Scalar], load: int = 1) -> tuple[Mode, ...]:
+    """Alone and at a load (usually the largest); also eager where the workload captures a graph."""
+    most = load if load > 1 else max(concurrencies(parameters), default=1)
     alone = Mode("alone", {**_want(bench), "concurrency": 1}, parameters)
     loaded = Mode("loaded", {**_want(bench), "concurrency": most}, parameters)
     found = [alone, loaded] if most > 1 else [alone]

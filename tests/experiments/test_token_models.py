@@ -111,6 +111,15 @@ def test_the_same_weights_in_another_folder_are_the_same_model(tmp_path: Path) -
         on(compared(), "shipped", str(tmp_path / "copy"))
 
 
+def test_other_prompts_are_another_comparison(trained: Path) -> None:
+    before, shipped = on(compared(), str(trained), "shipped").tokens_on
+    text = (trained / "prompts.txt").read_text()
+    (trained / "prompts.txt").write_text(text[1000:] + text[:1000])
+    after, again = on(compared(), str(trained), "shipped").tokens_on
+    assert before.digest != after.digest
+    assert shipped.digest == again.digest
+
+
 def test_two_models_of_one_name_could_not_be_told_apart(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     shutil.copytree(SHIPPED_FOLDER, tmp_path / "other" / "trained")

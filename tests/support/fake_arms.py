@@ -149,6 +149,7 @@ class FakeArms:
     plant: Plant = lambda task: None
     checks: Mapping[str, CheckResult] = field(default_factory=dict)
     fails: Callable[[Task], TaskResult | None] = lambda task: None
+    plans: Callable[[Task], Mapping[str, str]] = lambda task: {"fake/rate": task.arm}
     asked: list[Task] = field(default_factory=list)
 
     def __call__(self, task: Task) -> TaskResult:
@@ -156,6 +157,8 @@ class FakeArms:
         failed = self.fails(task)
         if failed is not None:
             return failed
+        if task.kind == "witness":
+            return TaskResult(plans=self.plans(task))
         if task.kind == "outputs":
             return TaskResult(outputs=self.plant(task) or PLAIN)
         if task.kind == "measure":

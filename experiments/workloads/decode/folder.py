@@ -60,13 +60,20 @@ def _need_files(folder: Path) -> None:
 
 
 def model_digest(model: str) -> str:
-    """SHA-256 (16 hex digits) over configuration, tokenizer and weights, or the random name."""
+    """SHA-256 (16 hex digits) over configuration, tokenizer and weights, or the random name.
+
+    Held-out text of the folder's own counts as well, where it is not the shipped one: prompts are
+    cut from it, so that what was compared on others is not found again.
+    """
     hashed = hashlib.sha256()
     if is_random(model):
         hashed.update(model.encode())
         return hashed.hexdigest()[:16]
     folder = model_folder(model)
     names = ["config.json", "tokenizer.json", *sorted(p.name for p in folder.glob("*.safetensors"))]
+    own = folder / PROMPTS_FILE.name
+    if own.is_file() and own.read_bytes() != PROMPTS_FILE.read_bytes():
+        names.append(own.name)
     for name in names:
         hashed.update(name.encode())
         with (folder / name).open("rb") as file:

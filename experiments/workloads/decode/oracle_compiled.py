@@ -11,6 +11,7 @@ ones. Where this version of PyTorch cannot keep a form, it is compiled as ever.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -28,6 +29,7 @@ from experiments.workloads.decode.oracle_model import transformers_module
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """Where the compiler keeps its kernels; without it nothing is kept."""
 FOLDER = "whole"
+LOADED = "loaded"
 MOST_GRAPHS = 64
 """Compiled forms of one ``forward``: one for each concurrency (dynamo's own limit is 8)."""
 
@@ -56,7 +58,7 @@ class CompiledForward:
 
     Attributes:
         how: ``loaded``, ``compiled and kept``, or ``compiled`` with the reason why it is not kept;
-            empty before the first call.
+            empty before the first call, and where the compiler made nothing (it is switched off).
     """
 
     def __init__(self, model: Any, what: str) -> None:
@@ -66,9 +68,14 @@ class CompiledForward:
 
     def __call__(self, **named: Any) -> SimpleNamespace:
         """The model's output, of which a step needs the logits."""
-        if self._run is None:
-            self._run = self._prepared(named)
-        return SimpleNamespace(logits=self._run(self._model, **named))
+        if self._run is not None:
+            return SimpleNamespace(logits=self._run(self._model, **named))
+        before = _graphs()
+        self._run = self._prepared(named)
+        logits = self._run(self._model, **named)
+        if self.how != LOADED and _graphs() == before:
+            self.how = ""
+        return SimpleNamespace(logits=logits)
 
     def _prepared(self, named: Mapping[str, Any]) -> Callable[..., Tensor]:
         """The form, loaded or compiled.
@@ -79,19 +86,21 @@ class CompiledForward:
         path = self._path()
         reason = f"{VARIABLE} is not set" if path is None else _refused(path)
         if path is not None and not reason:
+            if path.is_file():
+                with contextlib.suppress(*NOT_KEPT):  # damaged, or of another driver: made anew
+                    return self._loaded(path)
             try:
-                return self._loaded(path) if path.is_file() else self._kept(named, path)
+                return self._kept(named, path)
             except NOT_KEPT as error:
                 reason = _said(error)
-                if not path.is_file():
-                    _refuse(path, reason)
+                _refuse(path, reason)
         self.how = f"compiled (not kept: {reason})"
         return _plain()
 
     def _loaded(self, path: Path) -> Callable[..., Tensor]:
         with path.open("rb") as file:
             found = _unguarded(torch.compiler.load_compiled_function(file))
-        self.how = "loaded"
+        self.how = LOADED
         return found
 
     def _kept(self, named: Mapping[str, Any], path: Path) -> Callable[..., Tensor]:
@@ -123,6 +132,12 @@ def _logits(model: Any, **named: Any) -> Tensor:
     """What is compiled: the model as it is called, without the wrapping of its output."""
     found: Tensor = model(**named).logits
     return found
+
+
+def _graphs() -> int:
+    """Graphs that the compiler has made in this process."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
 
 
 def _plain() -> Callable[..., Tensor]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments import prepare
 from experiments.campaign import reports
 from experiments.campaign.files import read, shipped
 from experiments.campaign.place import Place
 from experiments.campaign.spec import Campaign
-from experiments.campaign.tokens import models_for
+from experiments.campaign.tokens import lacking, models_for
 from experiments.campaign.tracking import payload
 from experiments.environment import Device
 from experiments.requests import AbRequest
@@ -105,6 +106,42 @@ def test_a_model_that_a_lever_cannot_decode_with_is_left_out_for_it_and_said(lis
     assert listed.measured == []
 
 
+def test_a_model_that_is_left_out_for_what_ships_is_no_claim_of_the_row_but_a_doubt(
+    listed: Row,
+) -> None:
+    no_kernel = lever(FAST) + 'tokens_not_on = ["large"]\n'
+    listed.write(lever(SLOW), no_kernel, text=LISTED)
+    found = listed.run()
+    assert asked(listed) == {SLOW: ("small", "large"), FAST: ("small",), "binding": ("small",)}
+    assert found.tokens_on == "small (weights of small)"
+    assert "the tokens of what ships are not compared on: large" in found.doubts
+    listed.write(lever(SLOW), no_kernel.replace('["large"', '["small", "large"'), text=LISTED)
+    found = listed.status()
+    assert found.tokens_on == ""
+    assert "the tokens of what ships are not compared on: small, large" in found.doubts
+
+
+def test_weights_quantised_for_the_tokens_alone_are_other_weights() -> None:
+    place = h200()
+    graph, packed = (
+        LeverSetting(lever=one, setting="on") for one in ("cuda_graph", "mxfp4_weights")
+    )
+    chain = LeverSetting(lever="fused_chain", setting="on")
+
+    def missing(text: str, *beside: LeverSetting) -> tuple[str, ...]:
+        work = Work(place.workload, place.parameters, H200, (chain,), beside)
+        request = AbRequest("fused_chain", cand="on", workload="decode", oracle="none",
+                            settings={"graph": "off", "model": "random-0.6b"})  # fmt: skip
+        spec = prepare.compare(request, H200, beside).spec
+        spec = spec.model_copy(update={"tokens_on": known([text], work)})
+        return lacking(place, spec, (chain,))
+
+    assert missing("shipped") == ("shipped with mxfp4_weights=on",)
+    assert missing("shipped,cuda_graph=on", graph) == ("shipped with mxfp4_weights=on",)
+    assert missing("shipped,mxfp4_weights=on") == ("shipped",)
+    assert missing("shipped,mxfp4_weights=on", packed) == ()
+
+
 @pytest.mark.parametrize(("words", "goes_on"), [((), True), (("--tokens-on", "huge"), False)])
 def test_a_run_that_was_cut_goes_on_only_where_it_has_the_models(
     listed: Row, words: tuple[str, ...], goes_on: bool
@@ -128,7 +165,7 @@ def test_a_mistake_in_the_list_is_said_before_anything_is_measured(listed: Row) 
     assert listed.measured == []
 
 
-def test_the_row_of_the_h200_names_trained_weights_and_quantised_ones() -> None:
+def h200() -> Place:
     campaign = read(shipped() / "decode-h200.toml").campaign
     assert isinstance(campaign, Campaign)
     workload = workloads.get("decode")
@@ -136,11 +173,15 @@ def test_the_row_of_the_h200_names_trained_weights_and_quantised_ones() -> None:
     work = Work(workload, parameters, H200, ())
     entries = catalog.listed()
     levers = tuple(catalog.get(one.lever) for one in campaign.levers)
-    place = Place(
+    return Place(
         campaign, workload, H200, "", "H200", parameters, levers, entries,
         tokens_on=known(campaign.tokens_on, work),
     )  # fmt: skip
-    for planned in campaign.levers:
+
+
+def test_the_row_of_the_h200_names_trained_weights_and_quantised_ones() -> None:
+    place = h200()
+    for planned in place.campaign.levers:
         one = LeverSetting(lever=planned.lever, setting=planned.candidates[0])
         found = [model.text for model in models_for(place, [one]).models]
         if planned.lever not in ("decode_attn", "mxfp4_weights"):

@@ -74,6 +74,7 @@ def test_the_timed_model_is_not_decoded_beside_them() -> None:
 
 def test_levers_of_a_model_are_on_in_both_arms_and_the_reference_is_the_quantised_one() -> None:
     made = bench(asked(MODELS[2]))
+    assert {task.kind for task in tokens.ahead(made)} == {"witness", "outputs"}
     for task in tokens.ahead(made):
         off = LeverSetting(lever="planted", setting="off" if task.arm == "ref" else "on")
         assert task.levers == (FOUR_BITS, off)
@@ -81,7 +82,8 @@ def test_levers_of_a_model_are_on_in_both_arms_and_the_reference_is_the_quantise
 
 def test_a_lever_that_is_on_anyway_is_not_doubled_and_its_processes_serve_both_checks() -> None:
     of = asked(model("shipped", GRAPH), stack=(GRAPH,))
-    alone = {task.content_digest() for task in tokens.ahead(bench(of))}
+    ahead = [task for task in tokens.ahead(bench(of)) if task.kind == "outputs"]
+    alone = {task.content_digest() for task in ahead}
     decoded = (task for task in stack.ahead(bench(of)) if task.arguments["want"] == "tokens")
     assert {task.content_digest() for task in decoded} == alone
 
@@ -93,7 +95,49 @@ def test_all_processes_are_known_beforehand(of: AbSpec) -> None:
     ahead = [task.content_digest() for task in tokens.ahead(made)]
     tokens.check(made)
     assert [task.content_digest() for task in arms.asked] == ahead
-    assert len(set(ahead)) == len(ahead) == 3 * 2 * 3
+    assert len(set(ahead)) == len(ahead) == 3 * 2 + 3 * 2 * 3
+
+
+def test_a_model_on_which_both_arms_run_the_same_plan_is_left_out_and_said() -> None:
+    def seen(task: Task) -> dict[str, str]:
+        same = task.parameters["model"] == "/models/trained"
+        return {"rate": "one" if same else task.arm}
+
+    arms = FakeArms(plans=seen)
+    found = tokens.check(bench(asked(), arms))
+    assert (found.status, found.passed, found.total) == ("passed", 32, 32)
+    assert "both arms run the same plan with trained: left out" in found.detail
+    assert "streams_equal of trained" not in found.figures
+    decoded = {task.parameters["model"] for task in arms.asked if task.kind == "outputs"}
+    assert decoded == {"shipped"}
+
+
+def test_a_load_is_one_at_which_the_lever_does_something() -> None:
+    plans = {
+        "shipped": {"cand": {"rate/c1": "a", "rate/c2": "b", "rate/c4": "a"}},
+        "/models/trained": {"cand": {"rate/c1": "b", "rate/c2": "a", "rate/c4": "a"}},
+    }
+
+    def seen(task: Task) -> dict[str, str]:
+        plain = {"rate/c1": "a", "rate/c2": "a", "rate/c4": "a"}
+        return plans[str(task.parameters["model"])].get(task.arm, plain)
+
+    arms = FakeArms(plans=seen)
+    assert tokens.check(bench(asked(*MODELS[:2]), arms)).status == "passed"
+    counts: dict[str, set[int]] = {}
+    for task in arms.asked:
+        if task.kind == "outputs":
+            model = str(task.parameters["model"])
+            counts.setdefault(model, set()).add(task.arguments["concurrency"])
+    assert counts == {"shipped": {1, 2}, "/models/trained": {1, 4}}
+
+
+def test_a_lever_that_does_nothing_on_any_model_compared_nothing() -> None:
+    arms = FakeArms(plans=lambda task: {"rate": "one"})
+    found = tokens.check(bench(asked(), arms))
+    assert found.status == "empty"
+    assert "both arms run the same plan with shipped, trained, shipped with bits=on" in found.detail
+    assert {task.kind for task in arms.asked} == {"witness"}
 
 
 def test_a_near_tie_names_the_model() -> None:
@@ -134,6 +178,7 @@ def test_a_model_on_which_nothing_was_decoded_makes_the_check_empty() -> None:
 def test_a_process_that_fails_says_with_which_model() -> None:
     def fails(task: Task) -> TaskResult | None:
         there = task.parameters["model"] == "/models/trained" and task.arm == "cand"
+        there = there and task.kind == "outputs"
         return TaskResult(failure="crashed", message="no kernel") if there else None
 
     with pytest.raises(ProcessFailed) as raised:

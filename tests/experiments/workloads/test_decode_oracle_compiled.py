@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from experiments.workloads.decode import oracle_compiled
 from experiments.workloads.decode.oracle_compiled import CompiledForward
@@ -76,29 +77,46 @@ def test_each_batch_and_model_has_a_form_of_its_own(model: Any, folder: Path) ->
 
 
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler makes a graph and leaves the function as it is."""
+
     def plain() -> Any:
+        counters["stats"]["unique_graphs"] += 1
         return oracle_compiled._logits
 
     monkeypatch.setattr(oracle_compiled, "_plain", plain)
 
 
-def test_a_form_that_cannot_be_loaded_or_kept_is_compiled_as_ever_and_that_is_said(
+def test_a_form_that_has_no_place_is_compiled_as_ever_and_that_is_said(
     model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted(monkeypatch)
-    broken = CompiledForward(model, "2 slots")
-    path = broken._path()
-    assert path is not None
-    folder.mkdir()
-    path.write_bytes(b"no form")
-    assert tokens(decoder(model, broken)) == tokens(decoder(model, model.forward))
-    assert broken.how.startswith("compiled (not kept: UnpicklingError")
-
-    assert not list(folder.glob("*.refused"))
     monkeypatch.delenv(oracle_compiled.VARIABLE)
     nowhere = CompiledForward(model, "2 slots")
     decoder(model, nowhere).step()
     assert nowhere.how == "compiled (not kept: TORCHINDUCTOR_CACHE_DIR is not set)"
+    assert not folder.exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_form_is_made_anew(model: Any, folder: Path) -> None:
+    path = CompiledForward(model, "2 slots")._path()
+    assert path is not None
+    folder.mkdir()
+    path.write_bytes(b"no form")
+    for how in ("compiled and kept", "loaded"):
+        form = CompiledForward(model, "2 slots")
+        assert tokens(decoder(model, form)) == tokens(decoder(model, model.forward))
+        assert form.how == how
+    assert [one.name for one in folder.iterdir()] == [path.name]
+
+
+def test_a_compiler_that_is_switched_off_leaves_an_eager_step_and_no_other_word(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    form = CompiledForward(model, "2 slots")
+    assert tokens(decoder(model, form)) == tokens(decoder(model, model.forward))
+    assert form.how == ""
 
 
 def test_a_form_that_could_not_be_kept_is_not_compiled_twice_again(
@@ -125,6 +143,7 @@ def test_what_was_compiled_is_used_although_it_cannot_be_written(
 ) -> None:
     class Form:
         def __call__(self, *given: Any, **named: Any) -> Any:
+            counters["stats"]["unique_graphs"] += 1
             return oracle_compiled._logits(*given, **named)
 
         def save_compiled_function(self, path: str) -> None:
