@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import median_low
 from typing import Literal
 
 from experiments.arms import failure_of, sample_of, task_of
@@ -145,17 +145,18 @@ class Collector:
         return self._spent_before_s + self.clock() - self._began_s
 
     def _expected_s(self, runs: Sequence[Run]) -> float:
-        """Seconds of these runs, each by the mean of its arm so far, or of all where it has none.
+        """Seconds of these runs, each by the median of its arm so far, or of all where it has none.
 
-        An oracle that compiles takes many times as long as an arm, and a candidate less.
+        An oracle that compiles takes many times as long as an arm, its first process longest, and a
+        candidate less.
         """
         samples = self.spool.record().samples
         walls = {
             arm: [s.wall_s for s in samples if s.arm == arm] for arm in {s.arm for s in samples}
         }
         every = [sample.wall_s for sample in samples] or [0.0]
-        means = {arm: mean(found) for arm, found in walls.items()}
-        return sum(means.get(run.arm, mean(every)) for run in runs)
+        usual = {arm: median_low(found) for arm, found in walls.items()}
+        return sum(usual.get(run.arm, median_low(every)) for run in runs)
 
     def _usable(self, lost_in_a_row: list[str]) -> bool:
         """Wait, within the limit, for a device that is neither busy nor slowed down.

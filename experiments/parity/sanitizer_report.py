@@ -66,6 +66,7 @@ class Report:
         set_aside: how many findings are known, by what is known of them.
         seconds: how long the tool ran.
         note: what a second look at its findings came to, in words.
+        withdrawn: why its findings are no answer, if they are none.
         errors: findings that count; None where the tool gave no answer.
     """
 
@@ -77,9 +78,10 @@ class Report:
         *,
         seconds: float = 0.0,
         note: str = "",
+        withdrawn: str = "",
     ) -> None:
         self.code, self.text = code, text
-        self.seconds, self.note = seconds, note
+        self.seconds, self.note, self.withdrawn = seconds, note, withdrawn
         self.finished = code is not None and END in text
         self.set_aside = dict.fromkeys(known, 0)
         self.questions = 0
@@ -99,6 +101,10 @@ class Report:
         known = [*self.set_aside, *more]
         return Report(self.code, self.text, known, seconds=self.seconds, note=note)
 
+    def without_answer(self, why: str) -> Report:
+        """The same where nothing is to be held against it, and nothing for it either."""
+        return Report(self.code, self.text, [*self.set_aside], seconds=self.seconds, withdrawn=why)
+
     def _take(self, headline: str, place: str) -> None:
         found = KERNEL.search(headline) or KERNEL.search(place)
         kernel = found.group(1) if found else ""
@@ -112,6 +118,8 @@ class Report:
             self.kernels[kernel] += 1
 
     def _errors(self) -> int | None:
+        if self.withdrawn:
+            return None
         if self.real:
             return max(len(self.real), self.claimed - self._harmless)
         if self._replaced:
@@ -161,6 +169,8 @@ class Report:
 
     def why_unfinished(self, limit_s: float) -> str:
         """In words, why there is no answer."""
+        if self.withdrawn:
+            return self.withdrawn
         if self.code is None and len(self.real) + self._harmless >= ENOUGH:
             return f"ended after {ENOUGH} reports"
         if self.code is None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from experiments.environment import package_version
 from experiments.spec import DEEPSPEED, RANKS, ZERO, by_deepspeed, ranks_of
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts, Needs, Workload
 from levers.errors import BadParameter
 
-INSTALL = "pip install 'deepspeed>=0.19.8'"
+FROM = (0, 19, 8)
+INSTALL = f"pip install '{DEEPSPEED}>={'.'.join(map(str, FROM))}'"
+NUMBERS = re.compile(r"\d+")
 """Earlier ones compute a norm of the gradients that nothing asks for."""
 
 START_S = 6.0
@@ -58,10 +62,17 @@ def _check_deepspeed(workload: str, parameters: Mapping[str, Scalar], ranks: int
             f"{asked} on one rank, which has nobody to divide with",
             cure=f"add --ranks 2 or more, or leave out --set {ZERO}",
         )
+    cure = f"{INSTALL}; or leave out --set {ZERO}"
     if importlib.util.find_spec(DEEPSPEED) is None:
         raise BadParameter(
-            f"{asked} needs the package {DEEPSPEED}, which is not installed",
-            cure=f"{INSTALL}; or leave out --set {ZERO}",
+            f"{asked} needs the package {DEEPSPEED}, which is not installed", cure=cure
+        )
+    found = package_version(DEEPSPEED)
+    if tuple(map(int, NUMBERS.findall(found)[:3])) < FROM:
+        raise BadParameter(
+            f"{asked} needs {DEEPSPEED} {'.'.join(map(str, FROM))} or newer, here is {found}: "
+            "before, it computes a norm in each step that nothing asks for",
+            cure=cure,
         )
 
 

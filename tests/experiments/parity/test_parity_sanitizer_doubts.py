@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -286,3 +287,20 @@ def test_the_process_answers_for_the_cases_of_a_task(tmp_path: Path) -> None:
     assert answer.faults == ()
     assert answer.cases > 1
     assert answer.capability == ()
+
+
+def test_filled_memory_that_is_not_through_in_time_leaves_doubtful_reads_without_an_answer(
+    sanitizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(path: Path) -> None:
+        raise subprocess.TimeoutExpired("memcheck_cases", 240)
+
+    monkeypatch.setattr(sanitizer_doubts, "memory_of", slow)
+    write = "========= Invalid __global__ write of size 4 bytes\n"
+    reads = Report(88, READ * 3 + f"{END}\n========= ERROR SUMMARY: 3 errors\n")
+    both = Report(88, READ + write + f"{END}\n========= ERROR SUMMARY: 2 errors\n")
+    for report, errors in ((reads, None), (both, 2)):
+        found = settled(sanitizer, Path("task.json"), os.environ, {"initcheck": report})
+        assert found["initcheck"].errors == errors
+    alone = settled(sanitizer, Path("task.json"), os.environ, {"initcheck": reads})
+    assert "not through after 240 s" in alone["initcheck"].why_unfinished(150)

@@ -16,6 +16,7 @@ from experiments import environment
 from experiments.calibration import run as calibration
 from experiments.calibration.requests import CalibrateRequest
 from experiments.environment import cpu_device
+from experiments.ranks import needs
 from experiments.ranks.deepspeed_package import (
     BUCKET_ELEMENTS,
     COMPILED,
@@ -38,6 +39,7 @@ BY_DEEPSPEED = {"optimizer": "adamw", "zero": "deepspeed"}
 @pytest.fixture
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(needs, "package_version", lambda name: "0.20.1")
 
 
 def asked(ranks: int, **settings: str) -> dict[str, Scalar]:
@@ -79,6 +81,23 @@ def test_a_missing_package_is_refused_with_the_command_that_installs_it(
         asked(2, **BY_DEEPSPEED)
     assert "pip install 'deepspeed>=" in refused.value.cure
     assert asked(2, optimizer="adamw")
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [("0.19.8", True), ("1.0.0+cu130", True), ("0.9.12", False), ("0.19.7rc1", False)],
+)
+def test_a_version_that_does_more_than_is_asked_for_is_refused(
+    version: str, good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "package_version", lambda name: version)
+    if good:
+        assert asked(2, **BY_DEEPSPEED)["zero"] == "deepspeed"
+        return
+    with pytest.raises(BadParameter, match=f"0.19.8 or newer, here is {version}") as refused:
+        asked(2, **BY_DEEPSPEED)
+    assert "pip install 'deepspeed>=0.19.8'" in refused.value.cure
 
 
 @pytest.mark.usefixtures("_installed")
