@@ -234,7 +234,10 @@ def test_the_bundle_of_a_decided_run_has_its_text_beside_it(tmp_path: Path) -> N
 
 
 def test_a_command_is_interrupted_at_its_limit_and_its_group_ended(tmp_path: Path) -> None:
-    program = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
+    program = (  # a process that a shell puts into the background ignores interrupts
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
+    )
     with (tmp_path / "log").open("a") as log:
         code = within([sys.executable, "-c", program], os.environ, log, 1.0)
         assert code is None
