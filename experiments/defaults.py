@@ -4,7 +4,7 @@ A verdict holds for its scope (workload with parameters, device kind, lever sett
 a stack and to the set of other levers that were on. The latest standing verdict decides; a
 default-ON is *unconfirmed* until a second run on another day, boot or device of the kind agrees. It
 is *stale* once the stack differs and *unbound* once the set of ON levers differs; both are shown,
-and a stale one is never applied by :func:`on_set`.
+and a stale one is never applied by :func:`experiments.on_set.on_set`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field
 from experiments.evidence import Evidence, Scope
 from experiments.records import Outcome
 from experiments.requests import Standing
-from experiments.spec import DEEPSPEED, LeverSetting
+from experiments.spec import DEEPSPEED
 from experiments.values import FrozenMap, Value
 
 State = Literal["on", "off", "undecided"]
@@ -112,13 +112,6 @@ class DefaultState(Value):
     def applies(self) -> bool:
         """Whether it may be applied unasked: on, and not stale unless a person said so."""
         return self.state == "on" and (self.override is not None or "stale" not in self.flags)
-
-
-class OnSet(Value):
-    """The levers that are default-ON in a scope, and those left out with the reason."""
-
-    settings: tuple[LeverSetting, ...]
-    left_out: tuple[tuple[str, str], ...] = ()
 
 
 def derive_state(
@@ -247,56 +240,3 @@ def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         for name in names
         if then.get(name) != now.get(name)
     ]
-
-
-def on_set(states: Iterable[DefaultState]) -> OnSet:
-    """The levers that are on together: one setting a lever, the one decided last.
-
-    Only settings measured against ``off`` count: a verdict of one setting over another says
-    nothing about the lever's worth. Nor does a verdict with a lever beside that is not on here say
-    anything about a state without it, unless a person did. What is left out is named.
-    """
-    eligible = [one for one in states if one.state == "on" and one.scope.ref == "off"]
-    eligible.sort(key=lambda one: (one.decided_at, one.run_id))
-    left_out = [(_label(one), f"stale: {_why_stale(one)}") for one in eligible if not one.applies]
-    able = [one for one in eligible if one.applies]
-    while alone := [
-        (one, absent) for one in _latest_of_each(able) if (absent := _absent(one, able))
-    ]:
-        left_out += [
-            (_label(one), f"measured beside {', '.join(absent)}, not on here")
-            for one, absent in alone
-        ]
-        able = [one for one in able if all(one is not other for other, _ in alone)]
-    kept = _latest_of_each(able)
-    latest = {one.scope.lever: one for one in kept}
-    left_out += [
-        (_label(one), f"{_label(later)} was decided later")
-        for one in able
-        if (later := latest[one.scope.lever]) is not one
-    ]
-    settings = (LeverSetting(lever=one.scope.lever, setting=one.scope.setting) for one in kept)
-    return OnSet(settings=tuple(settings), left_out=tuple(left_out))
-
-
-def _latest_of_each(ordered: Iterable[DefaultState]) -> list[DefaultState]:
-    """Of each lever the state that was decided last, by the levers' names."""
-    latest = {one.scope.lever: one for one in ordered}
-    return [latest[name] for name in sorted(latest)]
-
-
-def _absent(state: DefaultState, able: Iterable[DefaultState]) -> tuple[str, ...]:
-    """The levers that were on beside when this was measured and are not now, in any setting."""
-    if state.override is not None:
-        return ()
-    on = {one.scope.lever for one in able}
-    return tuple(one for one in state.beside if one.partition("=")[0] not in on)
-
-
-def _label(state: DefaultState) -> str:
-    return f"{state.scope.lever}={state.scope.setting}"
-
-
-def _why_stale(state: DefaultState) -> str:
-    both = zip(state.flags, state.notes, strict=True)
-    return next(note for flag, note in both if flag == "stale")

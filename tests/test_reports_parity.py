@@ -14,7 +14,8 @@ from experiments import worker
 from experiments.decide.early import decide_before_timing
 from experiments.failure_kinds import kind_of
 from experiments.parity import determinism
-from experiments.parity.bench import Bench, Limits
+from experiments.parity.bench import Bench
+from experiments.parity.limits import Limits
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
 from experiments.parity_records import CaseResult, CheckResult

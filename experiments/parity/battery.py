@@ -23,8 +23,9 @@ from experiments.parity import (
     stack,
     tokens,
 )
-from experiments.parity.bench import Bench, Execute, Limits, ProcessFailed
+from experiments.parity.bench import Bench, Execute, ProcessFailed
 from experiments.parity.cache import ParityCache
+from experiments.parity.limits import Limits
 from experiments.parity.results import not_run
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.records import ArmFailure

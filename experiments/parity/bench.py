@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from experiments.parity.blame import blamed, failure_at, failure_of
+from experiments.parity.limits import Limits, concurrencies
 from experiments.parity_records import CheckResult
 from experiments.records import ArmFailure
 from experiments.spec import AbSpec, LeverSetting
@@ -27,9 +28,6 @@ BYTE_EXACT_REPEATS = 30
 """Runs on equal inputs where byte-exactness is claimed: a known nondeterministic backward differed
 in 29 of 30 runs, another in one of ten, which two runs would often miss."""
 
-GPU_PROMPTS = 184
-"""Greedy streams of a mode on a GPU, as many as the published token battery decodes."""
-
 CAPTURES = "cuda_graph"
 """The lever that captures the step where the workload's parameters do not."""
 
@@ -40,26 +38,6 @@ class ProcessFailed(Exception):
     def __init__(self, failures: tuple[ArmFailure, ...]) -> None:
         super().__init__("; ".join(f"{one.arm} {one.kind} at {one.stage}" for one in failures))
         self.failures = failures
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much the battery compares.
-
-    Attributes:
-        prompts: greedy streams per mode of the token check.
-        repeats: whole processes per arm of the determinism check (K).
-        reorderings: other orders of the reference's reductions in the loss check.
-    """
-
-    prompts: int = 16
-    repeats: int = 2
-    reorderings: int = 2
-
-    @classmethod
-    def usual(cls, device_type: str) -> Limits:
-        """The real size on a GPU; on a CPU as many streams as a short run bears."""
-        return cls(prompts=GPU_PROMPTS) if device_type == "cuda" else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +281,3 @@ class Bench:
             pair=repeat,
             arguments=arguments,
         )
-
-
-def concurrencies(parameters: Mapping[str, Scalar]) -> tuple[int, ...]:
-    """The numbers of the parameter ``concurrency`` (``1,2,4,8``); none where there is no such."""
-    text = str(parameters.get("concurrency", ""))
-    return tuple(int(part) for part in text.split(",") if part.strip())

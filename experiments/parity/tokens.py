@@ -23,52 +23,27 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
-from experiments.parity.bench import Arms, Bench, ProcessFailed, concurrencies
+from experiments.parity.bench import Arms, Bench, ProcessFailed
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity.streams import Compared, apart, compare, merge
+from experiments.parity.token_modes import NO_LOADS, Mode, modes, modes_of, repeated
 from experiments.parity.tokens_judge import judge, judged, wide
 from experiments.parity_records import CheckResult
-from experiments.spec import LeverSetting, TokenModel
+from experiments.spec import TokenModel
 from experiments.tasks import Outputs, Task
-from experiments.values import Scalar
 from levers.policy import ParityClass
 
 NAME = "tokens"
 RANDOM_MODEL = "random-"
-FEWEST_REPEATED = 4
-
-NO_LOADS: Mapping[str, int | None] = {}
 
 OF_CONCURRENCY = re.compile(r"/c(\d+)$")
 """The end of an axis that belongs to one concurrency."""
 
 FAR_PROMPTS = 16
 """Streams that are looked at for a choice that the reference finds far less likely."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """One way of decoding the prompts: alone, under load, or without the captured graph.
-
-    Attributes:
-        model: the model in words where it is not the timed one.
-        levers: on in both arms with this model.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-    parameters: Mapping[str, Scalar]
-    model: str = ""
-    levers: tuple[LeverSetting, ...] = ()
-
-    def on(self, arms: Arms) -> Arms:
-        """The arms with this model's levers in both; one that both have is there once."""
-        there = {one.lever for one in (*arms.ref, *arms.cand)}
-        more = tuple(one for one in self.levers if one.lever not in there)
-        return Arms((*more, *arms.ref), (*more, *arms.cand), arms.name)
 
 
 def check(bench: Bench) -> CheckResult:
@@ -247,52 +222,10 @@ def far_tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
 
 
 def _far_mode(bench: Bench) -> Mode:
-    found = _modes(bench, bench.spec.parameters)
+    found = modes_of(bench, bench.spec.parameters)
     loaded = next((mode for mode in found if mode.name == "loaded"), found[0])
     few = min(FAR_PROMPTS, bench.limits.prompts)
     return replace(loaded, arguments={**loaded.arguments, "prompts": few})
-
-
-def modes(bench: Bench, loads: Mapping[str, int | None] = NO_LOADS) -> tuple[Mode, ...]:
-    """Every mode of each model that is named for the tokens, or of the timed one.
-
-    ``loads`` are concurrencies by the models' labels: a load above one takes the place of the
-    largest, and a model of which there is none is left out.
-    """
-    if not bench.spec.tokens_on:
-        return _modes(bench, bench.spec.parameters)
-    return tuple(
-        replace(mode, name=f"{one.label}, {mode.name}", model=one.label, levers=one.levers)
-        for one in bench.spec.tokens_on
-        if (load := loads.get(one.label, 1)) is not None
-        for mode in _modes(bench, one.parameters, load)
-    )
-
-
-def _modes(bench: Bench, parameters: Mapping[str, Scalar], load: int = 1) -> tuple[Mode, ...]:
-    """Alone and at a load (usually the largest); also eager where the workload captures a graph."""
-    most = load if load > 1 else max(concurrencies(parameters), default=1)
-    alone = Mode("alone", {**_want(bench), "concurrency": 1}, parameters)
-    loaded = Mode("loaded", {**_want(bench), "concurrency": most}, parameters)
-    found = [alone, loaded] if most > 1 else [alone]
-    if parameters.get("graph") == "on":
-        found.append(replace(found[-1], name="eager", parameters={**parameters, "graph": "off"}))
-    return tuple(found)
-
-
-def _want(bench: Bench) -> dict[str, Any]:
-    return {"want": "tokens", "prompts": bench.limits.prompts}
-
-
-def repeated(bench: Bench, mode: Mode) -> Mode:
-    """What the reference decodes a second time: all prompts where bits matter, else a quarter.
-
-    A stream that was not repeated gets no allowance for the reference's own divergences.
-    """
-    if bench.strict or bench.demands_bits:
-        return mode
-    some = min(bench.limits.prompts, max(FEWEST_REPEATED, bench.limits.prompts // 4))
-    return replace(mode, arguments={**mode.arguments, "prompts": some})
 
 
 def _token_task(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import and_, delete, func, select
 
-from experiments.defaults import Current, DefaultState, OnSet, Override, on_set
+from experiments.defaults import Current, DefaultState, Override
 from experiments.evidence import Scope
+from experiments.on_set import OnSet, on_set
 from experiments.registry import marks
 from experiments.registry.engine import Store
 from experiments.registry.rows import insert_record, scope_of

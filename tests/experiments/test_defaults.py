@@ -4,8 +4,9 @@ from typing import Any
 
 from support import records_factory as factory
 
-from experiments.defaults import Current, Override, derive_state, on_set, standing_of
+from experiments.defaults import Current, Override, derive_state, standing_of
 from experiments.evidence import Evidence, Scope
+from experiments.on_set import on_set
 from experiments.records import Outcome
 
 SCOPE = Scope.of(factory.default_on())

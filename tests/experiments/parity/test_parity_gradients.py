@@ -7,7 +7,8 @@ import math
 import pytest
 
 from experiments.parity import loss
-from experiments.parity.bench import Bench, Limits
+from experiments.parity.bench import Bench
+from experiments.parity.limits import Limits
 from experiments.spec import AbSpec
 from experiments.tasks import Outputs, Task
 from levers.policy import ParityClass, Tolerance

@@ -16,9 +16,11 @@ from experiments.parity import (
     rollback,
     smoke,
     stack,
+    token_modes,
     tokens,
 )
-from experiments.parity.bench import Bench, Limits, ProcessFailed
+from experiments.parity.bench import Bench, ProcessFailed
+from experiments.parity.limits import Limits
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Measurement, Outputs, Task, TaskResult
@@ -211,9 +213,9 @@ def test_a_reference_that_decodes_otherwise_the_second_time_is_said() -> None:
 
 def test_a_quarter_of_the_prompts_is_repeated_and_all_of_them_where_bits_matter() -> None:
     made = bench()
-    assert tokens.repeated(made, tokens.modes(made)[0]).arguments["prompts"] == 4
+    assert token_modes.repeated(made, token_modes.modes(made)[0]).arguments["prompts"] == 4
     made = bench(asked=spec(claims=ParityClass.BYTE_EXACT))
-    assert tokens.repeated(made, tokens.modes(made)[0]).arguments["prompts"] == 16
+    assert token_modes.repeated(made, token_modes.modes(made)[0]).arguments["prompts"] == 16
 
 
 def test_random_weights_carry_no_token_claim() -> None:
@@ -234,7 +236,7 @@ def test_the_real_size_of_the_token_check_is_a_gpus() -> None:
     for device, prompts in (("cpu", 16), ("cuda:0", 184)):
         asked = spec(device=device)
         bench = Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), asked.device_type)
-        assert tokens.modes(bench)[0].arguments["prompts"] == prompts
+        assert token_modes.modes(bench)[0].arguments["prompts"] == prompts
 
 
 def test_operations_are_captured_beside_the_lever_that_captures_and_not_for_it() -> None:
@@ -250,7 +252,7 @@ def test_operations_are_captured_beside_the_lever_that_captures_and_not_for_it()
 def test_where_a_graph_is_captured_the_eager_streams_are_compared_too() -> None:
     asked = spec(parameters={"concurrency": "1,4", "graph": "on"})
     made = bench(asked=asked)
-    assert [mode.name for mode in tokens.modes(made)] == ["alone", "loaded", "eager"]
+    assert [mode.name for mode in token_modes.modes(made)] == ["alone", "loaded", "eager"]
     assert tokens.check(made).total == 24
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from experiments.parity import tokens
-from experiments.parity.bench import Bench, Execute, Limits
+from experiments.parity.bench import Bench, Execute
+from experiments.parity.limits import Limits
 from experiments.parity.streams import compare
 from experiments.spec import AbSpec
 from experiments.tasks import Outputs, Stream, Task, TaskResult

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from experiments.parity import stack, tokens
-from experiments.parity.bench import Bench, Limits, ProcessFailed
+from experiments.parity.bench import Bench, ProcessFailed
 from experiments.parity.cache import ParityCache
+from experiments.parity.limits import Limits
 from experiments.spec import AbSpec, LeverSetting, TokenModel
 from experiments.tasks import Outputs, Task, TaskResult
 from levers.policy import ParityClass
