@@ -45,6 +45,7 @@ BUILT_IN: tuple[str, ...] = (
     "levers.fused_qk_norm_rope:LEVER",
     "levers.fused_residual_norm:LEVER",
     "levers.gemm_epilogue_mlp:LEVER",
+    "levers.longest_first:LEVER",
     "levers.mxfp4_weights:LEVER",
     "levers.per_gpu_batch:LEVER",
     "levers.qk_norm_rope:LEVER",

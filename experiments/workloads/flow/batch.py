@@ -42,7 +42,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One packed micro-batch on its device; ``share`` is its part of the step's tokens."""
+    """One packed micro-batch on its device.
+
+    Attributes:
+        share: its part of the step's tokens.
+        drawn: of each of its samples the position among the samples of the step as they were drawn;
+            a lever may pack them in another order.
+    """
 
     clean_NL: Tensor
     noise_NL: Tensor
@@ -51,6 +57,7 @@ class Batch:
     layout: PackedLayout
     cond_layout: PackedLayout
     phases_NP: Tensor
+    drawn: tuple[int, ...]
     share: float = 1.0
 
     def noised(self) -> Tensor:
@@ -153,8 +160,12 @@ def pack(
     *,
     dtype: torch.dtype = torch.float32,
     share: float = 1.0,
+    drawn: Sequence[int] | None = None,
 ) -> Batch:
-    """Put samples behind each other on the device, in fp32, or in fp64 for truth."""
+    """Put samples behind each other on the device, in fp32, or in fp64 for truth.
+
+    ``drawn`` are their positions among the step's samples; by default they are these, in order.
+    """
 
     def joined(parts: Iterable[Tensor]) -> Tensor:
         return torch.cat(list(parts)).to(device=device, dtype=dtype)
@@ -169,6 +180,7 @@ def pack(
         layout=PackedLayout.of([len(s.coords) for s in samples], device, dense=dense),
         cond_layout=PackedLayout.of([config.cond_tokens] * len(samples), device, dense=dense),
         phases_NP=phases(coords, config.head_dim, dtype),
+        drawn=tuple(range(len(samples)) if drawn is None else drawn),
         share=share,
     )
 

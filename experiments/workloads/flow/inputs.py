@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,18 +25,36 @@ def digest_tensors(tensors: Iterable[Tensor]) -> str:
 
 
 def batch_digest(*batches: Batch) -> str:
-    """Digests of all that a step reads, however its samples are split into batches."""
-    return _digest(
-        {
-            "clean": [one.clean_NL for one in batches],
-            "noise": [one.noise_NL for one in batches],
-            "time": [one.t_B for one in batches],
-            "cond": [one.cond for one in batches],
-            "lengths": [one.layout.cu_seqlens.diff() for one in batches],
-            "cond_lengths": [one.cond_layout.cu_seqlens.diff() for one in batches],
-            "phases": [torch.view_as_real(one.phases_NP) for one in batches],
-        }
-    )
+    """Digests of all that a step reads, in the order in which its samples were drawn.
+
+    However they are split into batches, and in whatever order they are packed, samples that are the
+    same give the same digest.
+    """
+    parts = sorted(itertools.chain.from_iterable(map(_by_sample, batches)), key=operator.itemgetter(0))
+    return _digest({name: [one[name] for _, one in parts] for name in parts[0][1]})
+
+
+def _by_sample(batch: Batch) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Of each sample its position as drawn, and what a step reads of it."""
+    lengths, cond_lengths = batch.layout.cu_seqlens.diff(), batch.cond_layout.cu_seqlens.diff()
+    phases = torch.view_as_real(batch.phases_NP)
+    rows, cond_rows = map(itertools.pairwise, (batch.layout.offsets, batch.cond_layout.offsets))
+    for index, (position, (first, end), (cond_first, cond_end)) in enumerate(
+        zip(batch.drawn, rows, cond_rows, strict=True)
+    ):
+        one = slice(index, index + 1)
+        yield (
+            position,
+            {
+                "clean": batch.clean_NL[first:end],
+                "noise": batch.noise_NL[first:end],
+                "time": batch.t_B[one],
+                "cond": batch.cond[cond_first:cond_end],
+                "lengths": lengths[one],
+                "cond_lengths": cond_lengths[one],
+                "phases": phases[first:end],
+            },
+        )
 
 
 def drawn_digest(samples: Sequence[Sample]) -> str:

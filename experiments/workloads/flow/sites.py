@@ -180,9 +180,11 @@ class Sites:
         found: list[Sequence[S]] = self.by_name[MICRO_BATCHES].launch(samples, size)
         return found
 
-    def micro_batch_ran(self, samples: int) -> None:
-        """Forward and backward of one micro-batch are done."""
-        self._count(self.by_name[MICRO_BATCHES], f"samples={samples}")
+    def micro_batch_ran(self, drawn: Sequence[int]) -> None:
+        """Forward and backward of one micro-batch are done; ``drawn`` are its samples' positions
+        among the step's."""
+        moved = "" if list(drawn) == sorted(drawn) else " reordered"
+        self._count(self.by_name[MICRO_BATCHES], f"samples={len(drawn)}{moved}")
 
     def _count(self, site: Site, plan: str) -> None:
         if torch.compiler.is_compiling():

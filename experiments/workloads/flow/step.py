@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -84,12 +84,16 @@ class Timed(NamedTuple):
     forward_s: float
 
 
+Split: TypeAlias = tuple[tuple[int, ...], ...]
+"""The positions of the samples in each micro-batch, in the order in which they are packed."""
+
+
 @dataclass(slots=True)
 class Step:
     """The work that is timed: a model, the samples of a step, and perhaps an optimiser.
 
-    The site of the micro-batches says at each step how the samples are split; each split is packed
-    onto the device once. Several ranks begin a step together and average their gradients after its
+    The site of the micro-batches says at each step how the samples are split, and in which order
+    each micro-batch has them; each split is packed onto the device once. Several ranks begin a step together and average their gradients after its
     last micro-batch.
     """
 
@@ -98,7 +102,7 @@ class Step:
     optimizer: torch.optim.Optimizer | None = None
     team: Team = ALONE
     forward: Callable[..., Tensor] = field(init=False)
-    _packed: dict[tuple[int, ...], tuple[Batch, ...]] = field(init=False, default_factory=dict)
+    _packed: dict[Split, tuple[Batch, ...]] = field(init=False, default_factory=dict)
     _forward_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
@@ -117,14 +121,16 @@ class Step:
     def batches(self) -> tuple[Batch, ...]:
         """The micro-batches, on the device."""
         groups = self.model.sites.micro_batches(self.samples, self.model.config.bs)
-        sizes = tuple(map(len, groups))
-        if sizes not in self._packed:
-            self._packed = {sizes: self._pack(groups)}
-        return self._packed[sizes]
+        position = {id(one): index for index, one in enumerate(self.samples)}
+        split = tuple(tuple(position[id(one)] for one in group) for group in groups)
+        if split not in self._packed:
+            self._packed = {split: self._pack(split)}
+        return self._packed[split]
 
-    def _pack(self, groups: Sequence[Sequence[Sample]]) -> tuple[Batch, ...]:
+    def _pack(self, split: Split) -> tuple[Batch, ...]:
         total = sum(len(one.coords) for one in self.samples)
         model = self.model
+        groups = [[self.samples[index] for index in drawn] for drawn in split]
         return tuple(
             pack(
                 model.config,
@@ -132,8 +138,9 @@ class Step:
                 self.device,
                 dtype=model.precision.norm,
                 share=sum(len(one.coords) for one in group) / total,
+                drawn=drawn,
             )
-            for group in groups
+            for group, drawn in zip(groups, split, strict=True)
         )
 
     def run(self) -> Tensor:
@@ -156,7 +163,7 @@ class Step:
             loss = flow_loss(self.model, batch, self.forward)
             self._forward_s += time.perf_counter() - start
             self.team.backward(loss)
-        self.model.sites.micro_batch_ran(len(batch.layout.lengths))
+        self.model.sites.micro_batch_ran(batch.drawn)
         return loss.detach()
 
     def timed(self) -> Timed:

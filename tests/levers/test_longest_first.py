@@ -1,0 +1,125 @@
+"""The lever of the samples' order: declaration, needs, order, witness, parity, inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from experiments.workloads.base import DeviceFacts
+from experiments.workloads.flow.inputs import batch_digest
+from experiments.workloads.flow.session import TrainingSession, open_session
+from experiments.workloads.flow.workload import SLAT_FLOW
+from levers.base import OpCase, Site, engaged
+from levers.lint import SampleFacts, complaints
+from levers.longest_first import LEVER, SITE
+
+CPU = DeviceFacts("cpu", "cpu", 8 << 30)
+TINY = {"depth": "1", "bs": "4", "steps": "2", "warmup": "1", "tokens": "24", "cap": "64"}
+
+
+def facts(**parameters: object) -> SampleFacts:
+    return SampleFacts("cpu", "slat_flow", parameters=parameters, sites=(SITE,))
+
+
+def session(**more: str) -> TrainingSession:
+    found = open_session(SLAT_FLOW.resolve({**TINY, **more}, CPU), "cpu", 3, "engine")
+    assert isinstance(found, TrainingSession)
+    return found
+
+
+def test_it_is_acceptable_as_a_lever() -> None:
+    assert complaints(LEVER) == ()
+
+
+def test_what_has_one_order_is_unmet() -> None:
+    assert LEVER.unmet(facts(profile="lognormal", bs=4), "on") == ()
+    assert LEVER.unmet(facts(profile="uniform", bs=4), "off") == ()
+    assert "one length" in LEVER.unmet(facts(profile="uniform", bs=4), "on")[0]
+    assert "drawn first" in LEVER.unmet(facts(profile="skewed", bs=4), "on")[0]
+    assert "one sample" in LEVER.unmet(facts(profile="lognormal", bs=1), "on")[0]
+    assert SITE in LEVER.unmet(SampleFacts("cpu", "ss_flow"), "on")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    name: str
+    coords: range
+
+
+def test_each_group_is_ordered_and_keeps_its_samples() -> None:
+    drawn = [Named(name, range(n)) for name, n in zip("abcdef", (2, 5, 5, 1, 9, 3), strict=True)]
+    site = Site(SITE, lambda samples, size: [samples[:size], samples[size:]])
+    with engaged(LEVER, {SITE: site}, "on"):
+        groups = site.launch(drawn, 3)
+    assert [[one.name for one in group] for group in groups] == [["b", "c", "a"], ["e", "f", "d"]]
+    assert [one.name for one in site.launch(drawn, 3)[0]] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("accumulate", ["1", "2"])
+def test_the_step_packs_another_order_of_the_same_samples(accumulate: str) -> None:
+    digests, losses, plans, lengths = {}, {}, {}, {}
+    for setting in ("off", "on"):
+        one = session(accumulate=accumulate)
+        with engaged(LEVER, one.sites, setting):
+            found = one.measure()
+            one.exercise()
+            lengths[setting] = [batch.layout.lengths for batch in one.step().batches()]
+        digests[setting], losses[setting] = found.inputs_digest, found.raw["loss"][0]
+        assert "inputs_overwritten" not in found.facts
+        plans[setting] = LEVER.witness(one.sites[SITE])["train/tok_s"]
+    assert plans == {"off": f"samples=4 x {accumulate}", "on": f"samples=4 reordered x {accumulate}"}
+    assert lengths["on"] != lengths["off"]
+    assert lengths["on"] == [tuple(sorted(one, reverse=True)) for one in lengths["off"]]
+    assert digests["on"] == digests["off"]
+    assert losses["on"] == pytest.approx(losses["off"], rel=1e-5)
+
+
+def test_switching_it_off_inside_a_process_packs_the_drawn_order_again() -> None:
+    one = session()
+    before = one.step().batches()
+    with engaged(LEVER, one.sites, "on"):
+        during = one.step().batches()
+    after = one.step().batches()
+    assert during[0].layout.lengths != before[0].layout.lengths == after[0].layout.lengths
+
+
+def test_an_overwritten_input_is_found_in_any_order() -> None:
+    one = session()
+    with engaged(LEVER, one.sites, "on"):
+        (batch,) = one.step().batches()
+        digest = batch_digest(batch)
+        batch.noise_NL[0] += 1
+        assert batch_digest(batch) != digest
+        batch.noise_NL[0] -= 1
+        batch.layout.cu_seqlens[1] += 1
+        assert batch_digest(batch) != digest
+
+
+def test_gradients_of_either_order_are_equally_near_truth() -> None:
+    errors = {}
+    for setting in ("off", "on"):
+        one = session()
+        with engaged(LEVER, one.sites, setting):
+            found = one.outputs({"want": "gradients"}).gradients
+        errors[setting] = {g.parameter: g.relative_error for g in found}
+    for name, error in errors["on"].items():
+        assert error <= 1.5 * errors["off"][name] + 2.0**-8, name
+
+
+@pytest.mark.parametrize("case", LEVER.op_cases("on", "cpu"), ids=lambda one: str(one.name))
+def test_no_order_is_further_from_fp64_than_the_others(case: OpCase) -> None:
+    inputs = case.inputs(0)
+    truths = case.truth(inputs)
+
+    def errors(call: object) -> list[float]:
+        outputs = case.outputs(inputs)
+        call(inputs, outputs)  # type: ignore[operator]
+        pairs = zip(outputs, truths, strict=True)
+        return [float((out.double() - truth).norm() / truth.norm()) for out, truth in pairs]
+
+    found = errors(case.candidate)
+    others = zip(*map(errors, (case.reference, *case.reorderings)), strict=True)
+    for error, most in zip(found, map(max, others), strict=True):
+        assert error <= 1.05 * most + torch.finfo(torch.float32).eps
