@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from levers.errors import LevergateError
+from levers.kernels.cublaslt import CANDIDATES
 from levers.kernels.cublaslt_tuning import interleaved_us
 
 Call = Callable[[], object]
@@ -46,11 +48,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where it runs, and how a call is timed there."""
+    """Where it runs, how a call is timed there, and how many algorithms of each product are."""
 
     device: str
     report: Report
     clock: Callable[[Call], float]
+    proposals: int = CANDIDATES
 
     def drawn(self, *shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         """Standard normal values, the weights' scale left to the caller."""
@@ -75,3 +78,10 @@ class Bench:
             if base in times:
                 values["gain"] = times[base] / time_us
             self.report.add(part, case, name, **values)
+
+
+def host_us(call: Call) -> float:
+    """Microseconds of a call on the host, where there is no device."""
+    start = time.perf_counter()
+    call()
+    return 1e6 * (time.perf_counter() - start)

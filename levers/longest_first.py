@@ -20,7 +20,7 @@ Where it does not help: samples of one length or already in this order, micro-ba
 many more tiles than multiprocessors, attention sample by sample, a CPU.
 
 Sources: R. L. Graham, "Bounds on Multiprocessing Timing Anomalies" (SIAM J. Appl. Math. 17, 1969),
-on list schedules in decreasing order; flash-attention 4.0.0b36 ``flash_attn/cute/tile_scheduler.py``
+on list schedules in decreasing order; flash-attn-4 4.0.0b36 ``flash_attn/cute/tile_scheduler.py``
 (``SingleTileVarlenScheduler``: tiles in the order of the batch).
 """
 

@@ -60,10 +60,15 @@ class OrderCase:
         """Outputs, put back in the order as drawn, and gradient."""
         x, target, weight = inputs
         leaf = weight.detach().requires_grad_()
-        rows, wanted = (_ordered(one.split(self.lengths), order) for one in (x, target))
+        rows, wanted = (
+            _ordered(torch.split(one, list(self.lengths)), order) for one in (x, target)
+        )
         h = F.linear(rows, leaf)
         sizes = [self.lengths[index] for index in order]
-        parts = [_attention(q, v) for q, v in zip(h.split(sizes), rows.split(sizes), strict=True)]
+        parts = [
+            _attention(q, v)
+            for q, v in zip(torch.split(h, sizes), torch.split(rows, sizes), strict=True)
+        ]
         torch.autograd.backward(F.mse_loss(torch.cat(parts), wanted))
         assert leaf.grad is not None
         back = sorted(range(len(order)), key=order.__getitem__)

@@ -69,7 +69,10 @@ def test_the_step_packs_another_order_of_the_same_samples(accumulate: str) -> No
         digests[setting], losses[setting] = found.inputs_digest, found.raw["loss"][0]
         assert "inputs_overwritten" not in found.facts
         plans[setting] = LEVER.witness(one.sites[SITE])["train/tok_s"]
-    assert plans == {"off": f"samples=4 x {accumulate}", "on": f"samples=4 reordered x {accumulate}"}
+    assert plans == {
+        "off": f"samples=4 x {accumulate}",
+        "on": f"samples=4 reordered x {accumulate}",
+    }
     assert lengths["on"] != lengths["off"]
     assert lengths["on"] == [tuple(sorted(one, reverse=True)) for one in lengths["off"]]
     assert digests["on"] == digests["off"]

@@ -30,7 +30,9 @@ def batch_digest(*batches: Batch) -> str:
     However they are split into batches, and in whatever order they are packed, samples that are the
     same give the same digest.
     """
-    parts = sorted(itertools.chain.from_iterable(map(_by_sample, batches)), key=operator.itemgetter(0))
+    parts = sorted(
+        itertools.chain.from_iterable(map(_by_sample, batches)), key=operator.itemgetter(0)
+    )
     return _digest({name: [one[name] for _, one in parts] for name in parts[0][1]})
 
 

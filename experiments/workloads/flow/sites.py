@@ -181,8 +181,7 @@ class Sites:
         return found
 
     def micro_batch_ran(self, drawn: Sequence[int]) -> None:
-        """Forward and backward of one micro-batch are done; ``drawn`` are its samples' positions
-        among the step's."""
+        """Count one micro-batch; ``drawn`` are its samples' positions among the step's."""
         moved = "" if list(drawn) == sorted(drawn) else " reordered"
         self._count(self.by_name[MICRO_BATCHES], f"samples={len(drawn)}{moved}")
 

@@ -93,8 +93,8 @@ class Step:
     """The work that is timed: a model, the samples of a step, and perhaps an optimiser.
 
     The site of the micro-batches says at each step how the samples are split, and in which order
-    each micro-batch has them; each split is packed onto the device once. Several ranks begin a step together and average their gradients after its
-    last micro-batch.
+    each micro-batch has them; each split is packed onto the device once. Several ranks begin a step
+    together and average their gradients after its last micro-batch.
     """
 
     model: FlowModel
