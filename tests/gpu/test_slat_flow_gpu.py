@@ -12,6 +12,7 @@ from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.workload import SLAT_FLOW
+from levers import catalog
 from levers.base import engaged
 from levers.kernels.segment_sum import segment_sum, segment_sum_truth
 from levers.kernels.segment_sum_cases import LENGTHS, BroadcastCase, CutByOffsets
@@ -129,3 +130,16 @@ def test_the_host_has_enqueued_a_step_before_the_device_is_through() -> None:
     series = ("step_s", "enqueue_s", "enqueue_forward_s")
     for step_s, enqueue_s, forward_s in zip(*(found.raw[name] for name in series), strict=True):
         assert 0 < forward_s < enqueue_s <= step_s
+
+
+def test_samples_in_another_order_are_the_same_inputs_with_the_same_loss() -> None:
+    lever, found = catalog.get("longest_first"), {}
+    for setting in ("off", "on"):
+        one = session(bs="4", profile="measured")
+        with engaged(lever, one.sites, setting):
+            one.warm_up()
+            found[setting] = one.measure()
+    off, on = found["off"], found["on"]
+    assert on.inputs_digest == off.inputs_digest
+    assert on.raw["loss"][0] == pytest.approx(off.raw["loss"][0], rel=1e-3)
+    assert on.values["memory/peak_bytes"] <= 1.01 * off.values["memory/peak_bytes"]
