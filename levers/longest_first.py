@@ -48,6 +48,7 @@ class LongestFirst(StepLever):
     summary = "packed samples ordered by length, so that attention's longest tiles start first"
     env = "LEVER_LONGEST_FIRST"
     touches = (SITE,)
+    composes_with: tuple[str, ...] = ("per_gpu_batch",)
     workloads = ("slat_flow",)
 
     def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:

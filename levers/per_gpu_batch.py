@@ -19,7 +19,7 @@ samples 38 GB, 8 samples 105 GB, 12 out of memory on an H200).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from levers.base import OFF, Facts, OpCase, Settings, Site
@@ -86,7 +86,7 @@ class PerGpuBatch:
         """Put our split in the site; returns the callable that was there."""
         if setting == OFF:
             return site.launch
-        found, site.launch = site.launch, _Split(int(setting))
+        found, site.launch = site.launch, _Split(int(setting), site.launch)
         return found
 
     def disable(self, site: Site, undo: object) -> None:
@@ -108,15 +108,16 @@ class PerGpuBatch:
 
 
 class _Split:
-    """Splits a step's samples into groups of one size, in their order."""
+    """Splits a step's samples into groups of one size, each ordered by what was there before."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, found: Callable[..., Sequence[Sequence[Any]]]) -> None:
+        self.size, self.found = size, found
 
     def __call__(self, samples: Sequence[Any], size: int) -> list[Sequence[Any]]:
         """Groups of our size, whatever the reference's is; the last one may be smaller."""
         del size
-        return [samples[at : at + self.size] for at in range(0, len(samples), self.size)]
+        groups = [samples[at : at + self.size] for at in range(0, len(samples), self.size)]
+        return [ordered for group in groups for ordered in self.found(group, len(group))]
 
 
 LEVER = PerGpuBatch()

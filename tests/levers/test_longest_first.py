@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -11,9 +12,10 @@ from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow.inputs import batch_digest
 from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.workload import SLAT_FLOW
-from levers.base import OpCase, Site, engaged
+from levers.base import OpCase, Site, claims, engaged
 from levers.lint import SampleFacts, complaints
 from levers.longest_first import LEVER, SITE
+from levers.per_gpu_batch import LEVER as PER_GPU_BATCH
 
 CPU = DeviceFacts("cpu", "cpu", 8 << 30)
 TINY = {"depth": "1", "bs": "4", "steps": "2", "warmup": "1", "tokens": "24", "cap": "64"}
@@ -55,6 +57,21 @@ def test_each_group_is_ordered_and_keeps_its_samples() -> None:
         groups = site.launch(drawn, 3)
     assert [[one.name for one in group] for group in groups] == [["b", "c", "a"], ["e", "f", "d"]]
     assert [one.name for one in site.launch(drawn, 3)[0]] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("first", ["longest_first", "per_gpu_batch"])
+def test_micro_batches_of_another_size_are_ordered_too(first: str) -> None:
+    both = {"longest_first": (LEVER, "on"), "per_gpu_batch": (PER_GPU_BATCH, "2")}
+    one = session(accumulate="2")
+    drawn = [len(sample.coords) for sample in one.step().samples]
+    second = next(name for name in both if name != first)
+    claims([lever for lever, _ in both.values()])
+    with contextlib.ExitStack() as on:
+        for name in (first, second):
+            on.enter_context(engaged(both[name][0], one.sites, both[name][1]))
+        found = [batch.layout.lengths for batch in one.step().batches()]
+    pairs = [drawn[at : at + 2] for at in range(0, 8, 2)]
+    assert found == [tuple(sorted(pair, reverse=True)) for pair in pairs]
 
 
 @pytest.mark.parametrize("accumulate", ["1", "2"])
