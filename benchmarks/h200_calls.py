@@ -7,10 +7,8 @@ What is known of each step is in a journal, on disk after each change.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.h200_training_evidence import evidence_of, export, unfinished
-from benchmarks.h200_training_packing import STOPPING_S, archive, within
+from benchmarks import h200_parity
+from benchmarks.h200_training_evidence import evidence_of, export, held, unfinished
+from benchmarks.h200_training_packing import STOPPING_S, archive, copy_new, within
 from benchmarks.h200_training_steps import MODEL, RUN, Step
 from experiments.exit_codes import Exit
 from experiments.files import write_atomically
@@ -157,19 +156,38 @@ class Driver:
         """Run a step, or go on with it, and note what came of it."""
         began = self.clock()
         self.exchange()
+        if step.parts:
+            h200_parity.take(self, step)
+            return
         if step.kind == "campaign":
             self.take_in(step)
+        code = self.attempt(step)
+        self.ended(step, code, self.clock() - began)
+
+    def attempt(self, step: Step, *more: Any) -> int | None:
+        """Go on with what a step has begun, or begin it where there is nothing to go on with.
+
+        Args:
+            step: the step.
+            more: what :meth:`command` takes beside.
+        """
         begun = unfinished(self.home(step), step.kind)
-        code = self.command(step, begun)
+        code = self.command(step, begun, *more)
         if code == Exit.USAGE and begun:
             say(f"{step.name:22} cannot go on with {begun} (see the log); it begins anew")
-            code = self.command(step, "")
-        seconds = self.journal.of(step).get("seconds", 0.0) + self.clock() - began
+            code = self.command(step, "", *more)
+        return code
+
+    def ended(self, step: Step, code: int | None, took_s: float) -> None:
+        """Note what came of a step in this call."""
+        seconds = self.journal.of(step).get("seconds", 0.0) + took_s
         found = evidence_of(self.home(step), step, self.looked(step))
         stopped = code in (None, Exit.INTERRUPTED)
         state = "interrupted" if stopped else "done" if code in DONE else "failed"
         if step.kind == "campaign" and code == Exit.INCONCLUSIVE:
             state = "open"
+        if state == "done" and step.kind == "ab" and held(self.home(step)):
+            state = "checked"
         if found.fields().get("reason") == "unmet":  # something is missing that may be brought
             state = "failed"
         calls = self.journal.of(step).get("calls", 0) + 1
@@ -181,14 +199,16 @@ class Driver:
         """Where a fast look writes its figures."""
         return self.state / "looks" / f"{step.name}.json"
 
-    def command(self, step: Step, begun: str) -> int | None:
-        """The exit code of the command; None where the time ended it."""
-        words = [sys.executable, str(ROOT / "cli.py"), *self.words(step, begun)]
+    def command(
+        self, step: Step, begun: str, more: Sequence[str] = (), log: str = ""
+    ) -> int | None:
+        """The exit code of the command, with further words; None where the time ended it."""
+        words = [sys.executable, str(ROOT / "cli.py"), *self.words(step, begun), *more]
         if step.module:
             self.looked(step).parent.mkdir(exist_ok=True)
             words = [sys.executable, "-m", step.module, *step.words, "--out"]
             words.append(str(self.made(step) if step.makes else self.looked(step)))
-        code = self.run(step, words)
+        code = self.run(step, words, log)
         if step.makes and code == Exit.VERDICT:
             self.made(step).rename(self.model(step.makes))
         return code
@@ -199,7 +219,7 @@ class Driver:
         place.parent.mkdir(parents=True, exist_ok=True)
         return place.with_name(f"{place.name}.{os.getpid()}")
 
-    def run(self, step: Step, words: Sequence[str]) -> int | None:
+    def run(self, step: Step, words: Sequence[str], name: str = "") -> int | None:
         """Run a program in the home of a step, within the time that is left."""
         variables = {
             **os.environ,
@@ -208,7 +228,7 @@ class Driver:
         }
         if (self.state / "levers").is_dir():
             variables["LEVERGATE_LEVERS"] = str(self.state / "levers")
-        with (self.out / f"{self.name}.log").open("a") as log:
+        with (self.out / f"{name or self.name}.log").open("a") as log:
             log.write(f"\n## {step.name}: {' '.join(words[1:])}\n")
             log.flush()
             return within(words, variables, log, self.left_s())
@@ -257,23 +277,6 @@ class Driver:
         archive(self.out / f"{self.name}.tar.gz", [bundles, self.state / "looks"], self.state)
         kept = [self.state / name for name in ("journal.json", "cache", "homes", "looks")]
         archive(self.out / f"{self.name}.state.tar.gz", kept, self.state)
-
-
-def copy_new(source: Path, target: Path) -> None:
-    """Copy the files that a folder lacks or has in an older form, each whole; also those below.
-
-    The other call writes meanwhile: what goes away under way is left out.
-    """
-    for path in [one for one in source.rglob("*") if one.is_file()]:
-        there = target / path.relative_to(source)
-        if path.suffix == ".partial":
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            if not there.exists() or there.stat().st_mtime_ns < path.stat().st_mtime_ns:
-                there.parent.mkdir(parents=True, exist_ok=True)
-                partial = target / f"{os.getpid()}.partial"
-                shutil.copy2(path, partial)
-                partial.replace(there)
 
 
 def say(text: str) -> None:

@@ -2,13 +2,15 @@
 
     python -m benchmarks.h200_decode --out $OUT --limit 560
     python -m benchmarks.h200_decode --out $OUT --only lever.cuda_graph,campaign
+    python -m benchmarks.h200_decode --out $OUT --only train,parity
     python -m benchmarks.h200_decode --out /tmp/out --rehearse              (CPU, small)
 
 The steps are in :mod:`benchmarks.h200_decode_steps`; journal, homes, going on and packing are those
 of :mod:`benchmarks.h200_calls`, and OUT then holds ``h200_decode.json``, ``.log``, ``.tar.gz`` and
 ``.state.tar.gz``. Two calls on two GPUs of a host have each a ``--state`` of its own; through
 ``--shared`` they see each other's trained weights, bundles and kept parity, so that the campaign
-takes in what either has decided. Exit code 3: something is left to do.
+takes in what either has decided. ``parity`` checks all levers of the row at once and times none;
+their own steps go on with the samples. Exit code 3: something is left to do.
 """
 
 from __future__ import annotations

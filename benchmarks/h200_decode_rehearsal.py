@@ -32,6 +32,7 @@ REHEARSAL = Scale(
     swapped={"fa2_nsplits_cap": "auto"},
     graphs=False,
     counts="auto,2",
+    parity=(2, 1),
     text=str(Path(__file__).resolve().parents[1] / "experiments"),
 )
 

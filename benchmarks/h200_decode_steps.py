@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks import h200_parity
 from benchmarks.h200_training_steps import MODEL, Step
 
 TRAINED = "trained"
@@ -78,6 +79,9 @@ class Scale:
         counts: numbers of splits that are screened.
         text: folder of text to train on; what is found beside PyTorch if empty.
         short_tokens: length of the short contexts.
+        parity: levers whose parity runs side by side, and the processes of each. A process of the
+            row takes 11 GB at most, so that twelve fit an H200 beside each other; with their four
+            parents they have a core each of sixteen.
     """
 
     device: str
@@ -95,6 +99,7 @@ class Scale:
     counts: str = "auto,tuned,1..16"
     text: str = ""
     short_tokens: int = 256
+    parity: tuple[int, int] = (4, 3)
 
     def there(self, named: Sequence[str]) -> tuple[str, ...]:
         """Those that have a kernel here."""
@@ -176,6 +181,7 @@ def steps(scale: Scale) -> tuple[Step, ...]:
     text = ("--text", scale.text_folder(), "--glob", "*.py", "--format", "files")
     return (
         Step("train.weights", (*text, *scale.train), 195, module=TRAIN, makes=TRAINED),
+        h200_parity.step_of("levers", _row(scale), *scale.parity),
         *_row(scale),
         Step("campaign.row", words, 720 + TOKENS_S, needs=TRAINED),
         *_large(scale),

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.h200_training_steps import Step
 from experiments import (
     bundles,
+    checked,
     order_view,
     profile_store,
     render,
@@ -58,6 +59,12 @@ def unfinished(root: Path, kind: str) -> str:
     else:
         found = []
     return found[0] if found else ""
+
+
+def held(root: Path) -> bool:
+    """Whether the last run of a home has its parity, and samples are still to come."""
+    last = [one for one in runs_of(root)[-1:] if one.decision is None]
+    return any(checked.let_through(one) or one.samples for one in last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +139,8 @@ def _of_run(record: RunRecord) -> Evidence:
     facts = dict(shown.facts)
     checks = record.parity.checks if record.parity else ()
     parity = {one.name: round(one.seconds, 1) for one in checks if one.status != "not-run"}
-    text = f"{shown.label} ({record.decision.reason})" if record.decision else "not decided"
+    undecided = shown.label if checked.let_through(record) else "not decided"
+    text = f"{shown.label} ({record.decision.reason})" if record.decision else undecided
     effect = facts.get("effect", "")
     more = {
         "outcome": record.decision.outcome.value if record.decision else None,

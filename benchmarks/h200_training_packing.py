@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -52,6 +54,23 @@ def archive(path: Path, kept: Sequence[Path], root: Path) -> None:
 def _travels(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Leaves out what is not kept, and the links to the shared cache."""
     return None if member.issym() or set(Path(member.name).parts) & {*NOT_KEPT} else member
+
+
+def copy_new(source: Path, target: Path) -> None:
+    """Copy the files that a folder lacks or has in an older form, each whole; also those below.
+
+    The other call writes meanwhile: what goes away under way is left out.
+    """
+    for path in [one for one in source.rglob("*") if one.is_file()]:
+        there = target / path.relative_to(source)
+        if path.suffix == ".partial":
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if not there.exists() or there.stat().st_mtime_ns < path.stat().st_mtime_ns:
+                there.parent.mkdir(parents=True, exist_ok=True)
+                partial = target / f"{os.getpid()}.partial"
+                shutil.copy2(path, partial)
+                partial.replace(there)
 
 
 def restore(packed: Path, state: Path) -> str:

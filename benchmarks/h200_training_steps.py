@@ -57,6 +57,8 @@ class Step:
         home: the step whose home it works in; its own if empty.
         makes: name of the trained weights that the module leaves.
         needs: name of the trained weights that it works on; :data:`MODEL` stands for their folder.
+        parts: comparisons whose parity alone is run, each with the words, in its own home.
+        at_once: how many of them run side by side.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Step:
     home: str = ""
     makes: str = ""
     needs: str = ""
+    parts: tuple[Step, ...] = ()
+    at_once: int = 1
 
     @property
     def item(self) -> str:
@@ -74,8 +78,10 @@ class Step:
 
     @property
     def kind(self) -> str:
-        """What it leaves: ``ab``, ``stack``, ``screen``, ``roofline``, ``campaign``, ``weights`` or
-        ``look``."""
+        """What it leaves: ``ab``, ``stack``, ``screen``, ``roofline``, ``campaign``, ``weights``,
+        ``look``, or ``parity`` of its parts."""
+        if self.parts:
+            return "parity"
         if self.module:
             return "weights" if self.makes else "look"
         return "screen" if "--screen" in self.words else self.words[0]
@@ -83,7 +89,7 @@ class Step:
     @property
     def resumable(self) -> bool:
         """Whether it goes on where it was interrupted."""
-        return self.kind in ("ab", "stack", "campaign")
+        return self.kind in ("ab", "stack", "campaign", "parity")
 
 
 RUN, MODEL = "RUN", "MODEL"

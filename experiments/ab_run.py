@@ -7,6 +7,7 @@ import os
 from datetime import UTC, datetime
 
 from experiments import (
+    checked,
     environment,
     extension,
     locks,
@@ -36,6 +37,9 @@ from levers.errors import UnknownName, UsageError
 def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) -> RunRecord:
     """Measure and decide; the decided record is on disk when this returns.
 
+    With ``parity_only`` a run that witness and parity let through stops there, undecided: it is on
+    disk as one that was interrupted, to go on with.
+
     Raises:
         UsageError: the request cannot be run; nothing was measured.
         StoreError: the run cannot be written; what was reported is on disk.
@@ -49,7 +53,7 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
     )
     with spool, interruptible():
         try:
-            return _decide(comparison, spool, home, listener, request.parity_jobs)
+            return _decide(comparison, spool, home, listener, request)
         except KeyboardInterrupt as stopped:
             run_id = spool.folder.name
             said = f"run {run_id} was interrupted; go on with --resume {run_id}"
@@ -65,7 +69,7 @@ def _begin(
     stack = run_setup.stack_for(registry, alone, listener, request.beside)
     comparison = prepare.compare(request, device, stack) if stack else alone
     comparison = token_models.added(comparison, request.tokens_on)
-    run_setup.check_room(comparison, home, listener)
+    run_setup.check_room(comparison, home, listener, timed=not request.parity_only)
     frozen = run_setup.frozen_for(comparison, home)
     packages = packages_of(comparison.spec.parameters)
     here = environment.describe(device, frozen.recorded(), frozen.removed, frozen.facts(), packages)
@@ -107,6 +111,11 @@ def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
             cure=f"levergate ab {of} --resume {record.run_id}",
         )
     resuming.refuse_other_run(request, record)
+    if request.parity_only and record.samples and record.decision is None:
+        raise UsageError(
+            f"run {record.run_id} has passed parity and has samples: nothing is left to check",
+            cure=f"{checked.resume_command(record)} goes on with them",
+        )
     if extension.wanted(request, home.runs):
         return extension.extend(request, home.runs, datetime.now(UTC))
     return str(request.resume)
@@ -128,28 +137,19 @@ def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Sp
 
 
 def _decide(
-    comparison: Comparison,
-    spool: Spool,
-    home: Home,
-    listener: Listener,
-    parity_jobs: int | None = None,
+    comparison: Comparison, spool: Spool, home: Home, listener: Listener, request: AbRequest
 ) -> RunRecord:
-    """Sit until there is a decision, with the device held; store the decided record.
+    """Sit until there is a decision; store the decided record.
 
     Raises:
         KeyboardInterrupt: the run was interrupted.
     """
-    spec = comparison.spec
-    now = datetime.now(UTC).isoformat()
-    if not spool.record().faults:
-        with locks.devices(
-            home.device_locks,
-            comparison.device.uuids,
-            f"ab {spec.lever}",
-            now=now,
-            on_wait=listener.on_warning,
-        ):
-            _sit(comparison, spool, home, listener, parity_jobs)
+    before = spool.record()
+    if not before.faults and not (request.parity_only and checked.let_through(before)):
+        _hold(comparison, spool, home, listener, request)
+    record = spool.record("interrupted")
+    if request.parity_only and checked.let_through(record):
+        return record
     record = spool.record()
     decision = decide_again(record)
     decided = record.model_copy(update={"status": "decided", "decision": decision})
@@ -158,9 +158,42 @@ def _decide(
     return final
 
 
-def _sit(
-    comparison: Comparison, spool: Spool, home: Home, listener: Listener, parity_jobs: int | None
+def _hold(
+    comparison: Comparison, spool: Spool, home: Home, listener: Listener, request: AbRequest
 ) -> None:
+    """Sit with the device held, alone where anything is timed.
+
+    What is not timed may share it with others. Their memory and their work may then be the cause of
+    a failure, so that only what passes counts, and the rest is done again with the device alone.
+    """
+    doubt = ""
+    for shared in (True, False) if request.parity_only else (False,):
+        if doubt:
+            listener.on_warning(f"beside others: {doubt}; once more, with the device held alone")
+        purpose = f"ab {comparison.spec.lever}{' --parity-only' if request.parity_only else ''}"
+        with locks.devices(
+            home.device_locks,
+            comparison.device.uuids,
+            purpose,
+            now=datetime.now(UTC).isoformat(),
+            shared=shared,
+            on_wait=listener.on_warning,
+        ):
+            doubt = _sit(comparison, spool, home, listener, request, beside=shared)
+        if not doubt:
+            return
+
+
+def _sit(
+    comparison: Comparison,
+    spool: Spool,
+    home: Home,
+    listener: Listener,
+    request: AbRequest,
+    *,
+    beside: bool,
+) -> str:
+    """One sitting; what ended it beside others and is no evidence, or nothing."""
     here = spool.record().environment
     frozen, limit_s = run_setup.frozen_for(comparison, home), run_setup.time_limit_s(comparison)
     with (
@@ -180,7 +213,11 @@ def _sit(
             sampler=sampler,
             cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
             listener=listener,
-            crew=crew_of(comparison, frozen, home, time_limit_s=limit_s, jobs=parity_jobs),
+            crew=crew_of(comparison, frozen, home, time_limit_s=limit_s, jobs=request.parity_jobs),
+            beside=beside,
         )
-        if sitting.go() == "interrupted":
+        if request.parity_only:
+            sitting.before_timing()
+        elif sitting.go() == "interrupted":
             raise KeyboardInterrupt
+        return sitting.doubt

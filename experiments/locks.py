@@ -1,24 +1,28 @@
 """One lock per device, so that two comparisons on one device wait for each other.
 
+What is timed holds a device alone. What is not timed may share it with others of the kind, and with
+nothing that is timed: a timing run waits until the last of them has gone.
+
 The lock is advisory: a process that never takes it is seen by the telemetry, not here. It is held
 through ``flock`` on a local disk, so a killed holder's lock is free at once and is never stale; the
-note beside it only says who holds it.
+notes beside it only say who holds it (:mod:`experiments.holders`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import filelock
 
-from experiments.home import make_folder
+from experiments import holders
+from experiments.holders import Holder
 from levers.errors import LevergateError, StoreError
 
 POLL_S = 0.25
@@ -27,22 +31,12 @@ POLL_S = 0.25
 REMIND_S = 30.0
 """How often a waiting process says again whom it waits for."""
 
+MODE = 0o666
+"""Of the lock files: every user of the machine takes them."""
+
 
 class DeviceBusy(LevergateError):
     """The device's lock was not free within the time that the caller wanted to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds a device."""
-
-    pid: int
-    host: str
-    purpose: str
-    since: str
-
-    def __str__(self) -> str:
-        return f"{self.purpose} (process {self.pid} on {self.host}, since {self.since})"
 
 
 def device_lock_path(folder: Path, device_uuid: str) -> Path:
@@ -57,6 +51,7 @@ def device(
     purpose: str,
     *,
     now: str,
+    shared: bool = False,
     wait_s: float | None = None,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
@@ -67,6 +62,7 @@ def device(
         device_uuid: the GPU's UUID, or ``cpu-<host>``.
         purpose: shown to those who wait, such as ``ab fa2_nsplits_cap``.
         now: ISO time of the request, shown to those who wait.
+        shared: for what is not timed: others that share the device may hold it at the same time.
         wait_s: how long to wait, in seconds; None waits for ever.
         on_wait: called with a text when the wait begins and every :data:`REMIND_S`.
 
@@ -74,15 +70,14 @@ def device(
         DeviceBusy: the lock was not free within ``wait_s``.
         StoreError: the lock file cannot be written.
     """
-    path = device_lock_path(_shared(folder), device_uuid)
-    note = path.with_suffix(".holder")
-    lock = filelock.FileLock(path, mode=0o666)
-    _acquire(lock, note, wait_s, on_wait)
+    path = device_lock_path(holders.for_all(folder), device_uuid)
+    lock: _Lock = _Beside(path) if shared else _Alone(path)
+    _acquire(lock, path, wait_s, on_wait)
+    who = Holder(os.getpid(), socket.gethostname(), purpose, now)
     try:
-        _write_note(note, Holder(os.getpid(), socket.gethostname(), purpose, now))
-        yield
+        with holders.noted(path, who, shared=shared):
+            yield
     finally:
-        note.unlink(missing_ok=True)
         lock.release()
 
 
@@ -93,6 +88,7 @@ def devices(
     purpose: str,
     *,
     now: str,
+    shared: bool = False,
     wait_s: float | None = None,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
@@ -105,58 +101,86 @@ def devices(
     with contextlib.ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(
-                device(folder, uuid, purpose, now=now, wait_s=wait_s, on_wait=on_wait)
+                device(
+                    folder, uuid, purpose, now=now, shared=shared, wait_s=wait_s, on_wait=on_wait
+                )
             )
         yield
 
 
-def holder(note: Path) -> Holder | None:
-    """Who holds the device by its note; None where there is none or it is being written."""
-    try:
-        return Holder(**json.loads(note.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+class _Lock(Protocol):
+    """One try at a time."""
+
+    def acquire(self) -> bool:
+        """Take it if it is free now."""
+
+    def release(self) -> None:
+        """Give it back."""
 
 
-def _shared(folder: Path) -> Path:
-    """The lock folder, open to all users of the machine, as a temporary folder is."""
-    if not folder.exists():
-        make_folder(folder)
+class _Alone:
+    """The device for one holder."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = filelock.FileLock(path, mode=MODE)
+
+    def acquire(self) -> bool:
+        try:
+            self._lock.acquire(blocking=False)
+        except filelock.Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class _Beside:
+    """The device for several holders: ``flock`` of the same file, shared."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle = -1
+
+    def acquire(self) -> bool:
+        handle = self._opened()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), self._path.stat()):
+                self._handle, handle = handle, -1
+        except (BlockingIOError, FileNotFoundError):  # held, or removed by a holder that has gone
+            return False
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        return self._handle >= 0
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+    def _opened(self) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
         with contextlib.suppress(PermissionError):
-            folder.chmod(0o1777)
-    return folder
+            os.fchmod(handle, MODE)
+        return handle
 
 
-def _write_note(note: Path, who: Holder) -> None:
-    try:
-        note.write_text(json.dumps(asdict(who)))
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {note}: {error.strerror}",
-            cure="free space there or set LEVERGATE_LOCKS to another local folder",
-        ) from error
-
-
-def _acquire(
-    lock: filelock.BaseFileLock,
-    note: Path,
-    wait_s: float | None,
-    on_wait: Callable[[str], None],
-) -> None:
+def _acquire(lock: _Lock, path: Path, wait_s: float | None, on_wait: Callable[[str], None]) -> None:
     start = time.monotonic()
     reminded = -REMIND_S
     while True:
         try:
-            lock.acquire(blocking=False)
-            return
-        except filelock.Timeout:
-            waited = time.monotonic() - start
+            if lock.acquire():
+                return
         except OSError as error:
             raise StoreError(
-                f"cannot lock {lock.lock_file}: {error.strerror}",
+                f"cannot lock {path}: {error.strerror}",
                 cure="set LEVERGATE_LOCKS to a local folder that can be written to",
             ) from error
-        who = holder(note) or "another process"
+        waited = time.monotonic() - start
+        who = " and ".join(map(str, holders.holding(path))) or "another process"
         if wait_s is not None and waited >= wait_s:
             raise DeviceBusy(
                 f"the device is held by {who}; waited {waited:.0f} s",

@@ -60,7 +60,8 @@ def _registry(where: Home) -> Iterator[Registry]:
 def ab(request: AbRequest, listener: Listener, *, mirror: bool = True) -> RunRecord:
     """Measure one lever at two settings, decide, and store the verdict everywhere.
 
-    Without ``mirror`` the verdict is not rendered for MLflow; ``levergate sync`` still can.
+    Without ``mirror`` the verdict is not rendered for MLflow; ``levergate sync`` still can. A run
+    of ``parity_only`` that passed has no verdict and is on disk alone.
 
     Raises:
         UsageError: the request cannot be run; nothing was measured.
@@ -72,10 +73,11 @@ def ab(request: AbRequest, listener: Listener, *, mirror: bool = True) -> RunRec
     where = home()
     with _registry(where) as registry:
         record = ab_run.run(request, where, registry, listener)
-        registry.save(record)
-        listener.on_stage("save", "registry and MLflow")
-        if mirror:
-            _mirror(where, registry, record, listener)
+        if record.decision is not None:
+            registry.save(record)
+            listener.on_stage("save", "registry and MLflow")
+            if mirror:
+                _mirror(where, registry, record, listener)
     return record
 
 

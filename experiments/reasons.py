@@ -24,6 +24,7 @@ ACTIONS: dict[str, str] = {
 
 SCREEN_LABEL = "SCREEN: an ordering of candidates, no verdict"
 FAMILY_LABEL = "SELECTION among several settings, no verdict"
+CHECKED_LABEL = "parity passed"
 
 REASON_TEXTS: dict[str, Reason] = {
     # default-ON

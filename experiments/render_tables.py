@@ -62,6 +62,8 @@ def print_history(console: Console, rows: Sequence[HistoryRow]) -> None:
         verdict = Text(row.outcome or row.status, style=OUTCOME_STYLES.get(row.outcome, ""))
         if row.reason:
             verdict.append(f"\n{row.reason}", style="dim")
+        if row.parity:
+            verdict.append(f"\nparity passed ({row.parity}), not timed", style="dim")
         if marks := _marks(row):
             verdict.append("".join(f"\n{mark}" for mark in marks), style="yellow")
         name = f"{row.run_id}\n{formats.day(row.created_at)}"

@@ -37,6 +37,7 @@ class AbRequest:
         beside: levers that are on in both arms, ``name=setting``, with the default-ON ones.
         tokens_on: models with which tokens are compared in place of the timed one, ``model`` or
             ``model,lever=setting``.
+        parity_only: stop before the first sample, unless witness or parity decide the run.
     """
 
     lever: str
@@ -57,6 +58,7 @@ class AbRequest:
     parity_jobs: int | None = None
     beside: tuple[str, ...] = ()
     tokens_on: tuple[str, ...] = ()
+    parity_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ class HistoryRow:
     """One stored run of a lever.
 
     ``effect``, ``lower`` and ``upper`` (log ratios) belong to ``axis``, the deciding one; they are
-    None where no speed may be shown. ``beside`` are the other levers that were on in both arms.
+    None where no speed may be shown. ``beside`` are the other levers that were on in both arms;
+    ``parity`` is the class of a run that passed parity and was not timed yet.
     """
 
     run_id: str
@@ -157,6 +160,7 @@ class HistoryRow:
     upper: float | None = None
     pairs: int = 0
     beside: tuple[str, ...] = ()
+    parity: str = ""
     standing: Standing = field(default_factory=Standing)
 
 

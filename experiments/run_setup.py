@@ -81,12 +81,23 @@ def stack_for(
     return (*asked, *kept)
 
 
-def check_room(comparison: Comparison, home: Home, listener: Listener) -> None:
-    """Refuse a run that cannot fit, and say what it will take, before anything is written."""
+def check_room(
+    comparison: Comparison, home: Home, listener: Listener, *, timed: bool = True
+) -> None:
+    """Refuse a run that cannot fit, and say what it will take, before anything is written.
+
+    Args:
+        comparison: what is compared.
+        home: where it is stored.
+        listener: told what the samples will take.
+        timed: whether there will be samples; parity alone has no estimate.
+    """
     spec, plan = comparison.spec, comparison.plan
     check_fits(comparison, home)
     times = times_of(comparison.workload, spec.parameters, comparison.device.facts, spec.oracle)
     preflight.check_budget(spec.budget_s, first_look_s(plan, spec.looks, times))
+    if not timed:
+        return
     seconds = estimate_s(plan, times, 0.0, spec.budget_s)
     listener.on_estimate(seconds + compilation_s(comparison.lever), plan.pairs)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from experiments import heartbeat
+from experiments import checked, heartbeat
 from experiments.arms import failure_of, task_of, witness_of
 from experiments.conditions import Limits, limits_for
 from experiments.crew import Crew
@@ -51,6 +51,9 @@ class Sitting:
         cache: kept parity results.
         listener: hears what happens.
         crew: makes what runs several parity processes at once; None runs them one by one.
+        beside: whether others may work on the device, so that a failure may be theirs: what would
+            end the run is then no evidence, and not kept.
+        doubt: what so ended this sitting; the run is as one that was interrupted there.
     """
 
     comparison: Comparison
@@ -60,7 +63,9 @@ class Sitting:
     cache: ParityCache
     listener: Listener
     crew: Callable[[], Crew] | None = None
+    beside: bool = False
     decision: Decision | None = None
+    doubt: str = ""
 
     def go(self) -> End:
         """Take the steps that are still to do; the decision, if there is one, is kept."""
@@ -68,14 +73,12 @@ class Sitting:
 
     def before_timing(self) -> bool:
         """Witness and parity, as far as they are still to do; whether they decide the run."""
-        began = time.monotonic()
+        began, parity_s = time.monotonic(), 0.0
         self._witness()
-        if self._decided(self.spool.record()):
-            self._close_preliminaries(began, 0.0)
-            return True
-        parity_s = self._parity()
+        if not self.doubt and not self._decided(self.spool.record()):
+            parity_s = self._parity()
         self._close_preliminaries(began, parity_s)
-        return self._decided(self.spool.record())
+        return not self.doubt and self._decided(self.spool.record())
 
     # --- before any timing -------------------------------------------------------------------
 
@@ -91,6 +94,9 @@ class Sitting:
             run = Run(pair=0, position=0, arm=arm)
             result = self._execute(task_of(self.comparison.spec, run, "witness"))
             failure = failure_of(arm, result)
+            if failure is not None and self.beside:
+                self.doubt = f"witness, {arm} {failure.kind}: {failure.message}"
+                return
             if failure is not None:
                 self.spool.failure(failure)
             elif result.disagreements:
@@ -107,6 +113,10 @@ class Sitting:
         self.listener.on_stage("parity", "is the candidate as right as the reference?")
         began = time.monotonic()
         report, failures = self._battery()
+        if self.beside:
+            self.doubt = checked.why_ended(self.spool.record(), report, failures)
+        if self.doubt:
+            return time.monotonic() - began
         for failure in failures:
             self.spool.failure(failure)
         self.spool.parity(report)

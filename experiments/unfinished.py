@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments import spool_reader
+from experiments import checked, spool_reader
 from experiments.requests import HistoryRow
 from experiments.run_record import RunRecord
 from levers.errors import StoreError
@@ -49,4 +49,7 @@ def _row(record: RunRecord) -> HistoryRow:
         record.environment.device_kind,
         record.status,
         beside=tuple(sorted(str(one) for one in spec.stack)),
+        parity=record.parity.parity_class.value
+        if record.parity is not None and checked.let_through(record)
+        else "",
     )

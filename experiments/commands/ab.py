@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.candidates import candidates
-from experiments.commands import output
+from experiments.commands import ab_options, output
 from experiments.commands.options import AsJson, DetailedExit, Expect, Lever, TokensOn
 from experiments.exit_codes import exit_code, expected_outcome
 from experiments.parsing import budget_seconds, settings
 from experiments.requests import AbRequest, Listener, SilentListener
-from levers.errors import UsageError
 
 if TYPE_CHECKING:
     from experiments.run_record import RunRecord
@@ -88,6 +87,12 @@ def ab(
     screen: Annotated[
         bool, typer.Option("--screen", help="Only order the candidates, fast: no verdict.")
     ] = False,
+    parity_only: Annotated[
+        bool,
+        typer.Option(
+            "--parity-only", help="Stop before the first sample; --resume RUN measures later."
+        ),
+    ] = False,
     as_json: AsJson = False,
     detailed_exitcode: DetailedExit = False,
     expect: Expect = None,
@@ -99,6 +104,9 @@ def ab(
 
     Of several candidates losers are dropped early, and the winner is measured again on fresh pairs:
     its verdict alone decides. A screen never is a verdict, and ends with 3 where it could order.
+
+    --parity-only says whether the lever is right: what fails is decided as ever, what passes ends
+    with 3, and may be timed later. Nothing is timed, so several may run on one device.
 
     Exit codes: 0 a verdict, 3 inconclusive, 4 invalid, 2 usage, 1 internal, 130 interrupted.
     """
@@ -121,6 +129,7 @@ def ab(
         beside=tuple(with_ or ()),
         tokens_on=tuple(tokens_on or ()),
         profile=profile,
+        parity_only=parity_only,
     )
     outcome = _run(request, screen=screen, expects=wanted is not None, as_json=as_json, ask=not yes)
     return exit_code(outcome, detailed=detailed_exitcode, expect=wanted)
@@ -135,25 +144,9 @@ def _run(
         UsageError: options that do not go together.
     """
     typed = candidates(request.cand) if request.cand is not None else ()
-    if screen and (expects or request.resume is not None):
-        raise UsageError(
-            "a screen gives no verdict to expect, and there is nothing to resume",
-            cure="leave out --expect and --resume, or --screen",
-        )
-    if screen and request.tokens_on:
-        raise UsageError(
-            "a screen compares no tokens", cure="leave out --tokens-on to screen, or --screen"
-        )
-    if screen and request.ranks > 1:
-        raise UsageError(
-            "a screen runs in one process", cure="leave out --ranks to screen, or --screen"
-        )
-    if request.profile and (screen or request.ranks > 1):
-        raise UsageError(
-            "a profile is of one process of a decided run",
-            cure="leave out --profile, or --screen and --ranks",
-        )
+    ab_options.refuse(request, screen=screen, expects=expects)
     if request.resume is not None and _is_selection(request.resume):
+        ab_options.refuse_several(request)
         return _select(request, (), as_json=as_json, ask=ask)
     if request.resume is not None or (len(typed) < 2 and not screen):
         one = typed[0] if typed else None
@@ -165,6 +158,7 @@ def _run(
         return _screen(request, found, as_json=as_json, ask=ask)
     if len(found) == 1:
         return _measure(replace(request, cand=found[0]), as_json=as_json, ask=ask)
+    ab_options.refuse_several(request)
     return _select(request, found, as_json=as_json, ask=ask)
 
 
@@ -228,6 +222,8 @@ def _measure(request: AbRequest, *, as_json: bool, ask: bool) -> str | None:
         output.print_json("ab", **output.run_fields(record, standing))
     else:
         output.print_run(record, standing)
+    if record.decision is None and request.parity_only:
+        return "inconclusive"
     return record.decision.outcome.value if record.decision else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments import formats
-from experiments.reasons import ACTIONS, FAMILY_LABEL, SCREEN_LABEL, describe
+from experiments.reasons import ACTIONS, CHECKED_LABEL, FAMILY_LABEL, SCREEN_LABEL, describe
 from experiments.records import Effect, Outcome
 from experiments.requests import Standing
 from experiments.run_record import RunRecord
@@ -37,6 +37,7 @@ TONES = {
 
 NO_SPEED_PARITY = "Parity failed, so no speed is shown."
 NO_SPEED = "No speed was measured: the run ended before the first look."
+NOT_TIMED = "No speed was measured: the run stopped before its first sample."
 
 MOST_DECIDING = 3
 """Deciding axes that a headline names; the table has them all."""
@@ -130,7 +131,18 @@ def _label(record: RunRecord) -> str:
         return SCREEN_LABEL
     if record.kind == "family":
         return FAMILY_LABEL
+    if _stopped(record):
+        return CHECKED_LABEL
     return record.decision.outcome.value if record.decision else record.status
+
+
+def _stopped(record: RunRecord) -> bool:
+    """Whether it passed parity and nothing goes on now."""
+    if record.status != "interrupted":
+        return False
+    from experiments import checked
+
+    return checked.let_through(record)
 
 
 def _tone(record: RunRecord) -> str:
@@ -144,6 +156,8 @@ def _action(record: RunRecord, standing: Standing) -> str:
         return "may not be relied on: its evidence is invalidated"
     if record.kind != "ab":
         return "measure it with ab before anything ships"
+    if _stopped(record):
+        return "nothing was timed: no verdict"
     if record.decision is None:
         return "not decided yet"
     return ACTIONS[record.decision.outcome.value]
@@ -174,6 +188,13 @@ def _named(axis: str, effect: Effect | None) -> str:
 
 def _words(record: RunRecord) -> tuple[str, str]:
     decision = record.decision
+    if _stopped(record):
+        from experiments import checked
+
+        return (
+            "The witness of each arm and parity passed, and nothing was timed: no verdict.",
+            f"{checked.resume_command(record)} measures; nothing is checked again.",
+        )
     if decision is None:
         done = formats.count(len(record.samples), "sample")
         return f"{done} on disk, nothing decided.", f"Go on with --resume {record.run_id}."
@@ -193,7 +214,9 @@ def _no_speed(record: RunRecord) -> str:
     decision = record.decision
     if decision is not None and decision.reason == "parity-failed":
         return NO_SPEED_PARITY
-    return "" if record.looks else NO_SPEED
+    if record.looks:
+        return ""
+    return NOT_TIMED if _stopped(record) else NO_SPEED
 
 
 def _marks(record: RunRecord, standing: Standing) -> tuple[str, ...]:

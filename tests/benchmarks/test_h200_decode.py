@@ -157,7 +157,7 @@ def test_weights_are_trained_first_and_the_quality_of_four_bits_is_timed_on_them
     every = steps(FULL)
     assert every[0].makes == TRAINED
     assert {one.item for one in every} == {
-        "train", "lever", "campaign", "large", "quality", "screen",
+        "train", "parity", "lever", "campaign", "large", "quality", "screen",
     }  # fmt: skip
     (quality,) = (one for one in every if one.item == "quality")
     assert "quality=on" in quality.words
