@@ -126,8 +126,15 @@ def _model(text: str, work: Work) -> TokenModel:
     return TokenModel(parameters=dict(parameters), levers=levers)
 
 
-def obstacle(model: TokenModel, work: Work) -> str:
-    """Why the arms cannot be compared on this model; empty where they can."""
+def obstacle(model: TokenModel, work: Work, *, elsewhere: bool = False) -> str:
+    """Why the arms cannot be compared on this model; empty where they can.
+
+    Args:
+        model: whether it is known or not.
+        work: what it is to decode for.
+        elsewhere: this machine is not the one that measures. What a lever lacks with the timed
+            model as well, such as a package, is then this machine's lack.
+    """
     subjects = {one.lever for one in work.subjects}
     settings = {one.lever: one.setting for one in work.beside}
     for one in model.levers:
@@ -136,18 +143,25 @@ def obstacle(model: TokenModel, work: Work) -> str:
         if settings.get(one.lever, one.setting) != one.setting:
             return f"{one.lever}={settings[one.lever]} is on in both arms, and not {one.setting}"
     on = (*model.levers, *(one for one in work.beside if one not in model.levers))
-    facts = facts_of(work.workload, model.parameters, work.device)
-    return _unmet((*on, *work.subjects), facts) or _claimed((*on, *work.subjects))
+    timed = facts_of(work.workload, work.parameters, work.device)
+    own = facts_of(work.workload, model.parameters, work.device) if model.is_known else timed
+    unmet = _unmet((*on, *work.subjects), own, timed if elsewhere else None)
+    return unmet or _claimed((*on, *work.subjects))
 
 
-def _unmet(levers: Sequence[LeverSetting], facts: RunFacts) -> str:
-    """The first lever that cannot run with the model's parameters, and why."""
+def _unmet(levers: Sequence[LeverSetting], facts: RunFacts, timed: RunFacts | None) -> str:
+    """The first lever that cannot run with the model's parameters, and why.
+
+    What it says of the timed model's, too, is left out where these are given.
+    """
     for one in levers:
         lever = catalog.get(one.lever)
         if facts.workload not in lever.workloads:
             return f"{one.lever} has no site in workload {facts.workload!r}"
+        known = unmet_by(lever, timed, one.setting) if timed is not None else ()
         for reason in unmet_by(lever, facts, one.setting):
-            return f"{one} cannot run there: {reason.removeprefix(f'{one.setting}: ')}"
+            if reason not in known:
+                return f"{one} cannot run there: {reason.removeprefix(f'{one.setting}: ')}"
     return ""
 
 
