@@ -66,6 +66,53 @@ def added(comparison: Comparison, texts: Sequence[str]) -> Comparison:
     return replace(comparison, spec=comparison.spec.model_copy(update=found))
 
 
+def added_to_each(
+    comparisons: Sequence[Comparison], texts: Sequence[str]
+) -> tuple[tuple[Comparison, tuple[str, ...]], ...]:
+    """Settings of one lever in one scope, each with the models on which it can be compared.
+
+    A model on which one of them cannot run is left out for that one alone; beside each comparison
+    stands what it lacks, in words.
+
+    Raises:
+        UsageError: a model is unknown, random or named twice, or no setting can run on it.
+    """
+    if not texts:
+        return tuple((one, ()) for one in comparisons)
+    works = [Work.of(one) for one in comparisons]
+    models = known(texts, works[0])
+    why = [[obstacle(model, work) for model in models] for work in works]
+    for model, reasons in zip(models, zip(*why, strict=True), strict=True):
+        if all(reasons):
+            raise _refused(model, reasons[0])
+    return tuple(
+        _with_models(one, tuple(zip(models, reasons, strict=True)))
+        for one, reasons in zip(comparisons, why, strict=True)
+    )
+
+
+def _with_models(
+    comparison: Comparison, judged: Sequence[tuple[TokenModel, str]]
+) -> tuple[Comparison, tuple[str, ...]]:
+    spec = comparison.spec
+    subject = (LeverSetting(lever=spec.lever, setting=spec.cand),)
+    usable = tuple(model for model, why in judged if not why)
+    lacking = tuple(left_out(subject, model, why) for model, why in judged if why)
+    return replace(comparison, spec=spec.model_copy(update={"tokens_on": usable})), lacking
+
+
+def left_out(subjects: Sequence[LeverSetting], model: TokenModel, why: str) -> str:
+    """That some levers are not compared on a model, in words."""
+    return f"tokens of {' + '.join(map(str, subjects))} are not compared on {model.label}: {why}"
+
+
+def _refused(model: TokenModel, why: str) -> UsageError:
+    return LeverConflict(
+        f"{OPTION} {model.text}: {why}",
+        cure=f"leave {model.text} out, or name another model in its place",
+    )
+
+
 def asked(texts: Sequence[str], work: Work) -> tuple[TokenModel, ...]:
     """The models as typed, each checked against the levers that are compared on it.
 
@@ -75,10 +122,7 @@ def asked(texts: Sequence[str], work: Work) -> tuple[TokenModel, ...]:
     found = known(texts, work)
     for one in found:
         if reason := obstacle(one, work):
-            raise LeverConflict(
-                f"{OPTION} {one.text}: {reason}",
-                cure=f"leave {one.text} out, or name another model in its place",
-            )
+            raise _refused(one, reason)
     return found
 
 

@@ -17,10 +17,15 @@ from experiments.stack.records import StackSpec
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models for some levers, and in words those that are left out, each with the reason."""
+    """The models for some levers, and those that are left out, each with the reason in words."""
 
     models: tuple[TokenModel, ...] = ()
-    left_out: tuple[str, ...] = ()
+    without: tuple[tuple[TokenModel, str], ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is said of the models that are left out."""
+        return tuple(text for _, text in self.without)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -48,14 +53,24 @@ def models_for(
         (one, _stated(place, one, work) or token_models.obstacle(one, work, elsewhere=away))
         for one in place.tokens_on
     ]
-    named = " + ".join(map(str, subjects))
     return Models(
         tuple(one for one, why in judged if not why),
-        tuple(
-            f"tokens of {named} are not compared on {one.label}: {why}"
-            for one, why in judged
-            if why
-        ),
+        tuple((one, token_models.left_out(subjects, one, why)) for one, why in judged if why),
+    )
+
+
+def models_for_any(
+    place: Place, candidates: Sequence[LeverSetting], beside: Sequence[LeverSetting]
+) -> Models:
+    """The models on which at least one setting of a lever can be compared.
+
+    The others of it are without that model, each for itself: a selection says so.
+    """
+    found = [models_for(place, (one,), beside) for one in candidates]
+    usable = {model.label for one in found for model in one.models}
+    return Models(
+        tuple(one for one in place.tokens_on if one.label in usable),
+        tuple(pair for one in found for pair in one.without if pair[0].label not in usable),
     )
 
 

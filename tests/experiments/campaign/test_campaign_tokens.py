@@ -18,13 +18,14 @@ from experiments.campaign.spec import Campaign
 from experiments.campaign.tokens import lacking, models_for
 from experiments.campaign.tracking import payload
 from experiments.environment import Device
-from experiments.requests import AbRequest
+from experiments.requests import AbRequest, Listener
 from experiments.spec import LeverSetting
 from experiments.token_models import Work, known
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import DeviceFacts
 from levers import catalog
+from levers.base import Facts
 from levers.errors import BadParameter
 from tests.experiments.campaign.test_campaign_run import FAST, HEAD, SLOW, Row, lever
 from tests.experiments.campaign.test_campaign_run import row as row
@@ -123,6 +124,36 @@ def test_a_model_that_is_left_out_for_what_ships_is_no_claim_of_the_row_but_a_do
     found = listed.status()
     assert found.tokens_on == ""
     assert "the tokens of what ships are not compared on: small, large" in found.doubts
+
+
+def test_of_several_candidates_each_is_compared_on_all_models_on_which_it_can_run(
+    listed: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmet(self: object, facts: Facts, setting: str) -> tuple[str, ...]:
+        able = {"small": ("1", "4"), "large": ("4",), "huge": ()}
+        model = str(facts.parameters.get("model", ""))
+        return () if setting in able.get(model, (setting,)) else ("no kernel",)
+
+    selected: list[AbRequest] = []
+
+    def select(request: AbRequest, settings: tuple[str, ...], listener: Listener) -> None:
+        selected.append(request)
+        listed.machine.ab(replace(request, cand="1", tokens_on=("small",)), listener)
+
+    listed.has("planted_several")
+    monkeypatch.setattr(type(catalog.get("planted_several")), "unmet", unmet)
+    monkeypatch.setattr("experiments.several.ab", select)
+    models = LISTED.replace('"large"', '"large", "huge"')
+    listed.write(lever("planted_several", "1", "4"), text=models)
+    found = listed.run()
+    (request,) = selected
+    assert request.tokens_on == ("small", "large")
+    assert [text.partition(": ")[0] for text in request.selected] == [
+        "tokens of planted_several=1 are not compared on huge",
+        "tokens of planted_several=4 are not compared on huge",
+    ]
+    assert (found.levers[0].setting, found.levers[0].state) == ("1", "decided")
+    assert asked(listed)["binding"] == ("small",)
 
 
 def gone(*_: object, **__: object) -> Device:
