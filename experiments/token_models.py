@@ -17,7 +17,7 @@ from experiments.spec import AbSpec, LeverSetting, TokenModel
 from experiments.stack.prepare import facts_of, typed
 from experiments.stack.records import StackSpec
 from experiments.values import Scalar
-from experiments.workloads.base import DecodesTokens, Workload
+from experiments.workloads.base import DecodesTokens, LoadsWeights, Workload
 from levers import catalog
 from levers.base import claims
 from levers.errors import BadParameter, LeverConflict, UsageError
@@ -218,18 +218,31 @@ def _claimed(levers: Sequence[LeverSetting]) -> str:
     return ""
 
 
-def refuse_changed(spec: AbSpec | StackSpec, workload: Workload, device: Device) -> None:
+def refuse_changed(
+    spec: AbSpec | StackSpec, workload: Workload, device: Device, *, tokens: bool = True
+) -> None:
     """Refuse to go on where the weights of a model are no longer those that the run began with.
+
+    Args:
+        spec: as it was begun.
+        workload: of the spec.
+        device: where it goes on.
+        tokens: whether the models of the tokens are still to decode; the timed one always is.
 
     Raises:
         BadParameter: they have changed, or are no longer there.
     """
+    if isinstance(workload, LoadsWeights):
+        then, now = str(spec.parameters["model_digest"]), workload.weights_digest(spec.parameters)
+        _refuse_other(str(spec.parameters["model"]), then, now)
     work = Work(workload, spec.parameters, device, ())
-    for then in spec.tokens_on:
-        now = _model(then.text, work)
-        if now.digest != then.digest:
-            raise BadParameter(
-                f"the weights of {then.model} have changed since the run began "
-                f"({then.digest} -> {now.digest})",
-                cure="start a new run: tokens of two models are never mixed",
-            )
+    for one in spec.tokens_on if tokens else ():
+        _refuse_other(one.model, one.digest, _model(one.text, work).digest)
+
+
+def _refuse_other(model: str, then: str, now: str) -> None:
+    if now != then:
+        raise BadParameter(
+            f"the weights of {model} have changed since the run began ({then} -> {now})",
+            cure="start a new run: two models are never mixed in one",
+        )
