@@ -127,8 +127,12 @@ def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Sp
     with contextlib.ExitStack() as unless_it_goes_on:
         unless_it_goes_on.callback(spool.close)
         comparison = prepare.again(record.spec, run_setup.same_device(record))
-        if record.parity is None:
-            token_models.refuse_changed(record.spec, comparison.workload, comparison.device)
+        token_models.refuse_changed(
+            record.spec,
+            comparison.workload,
+            comparison.device,
+            tokens=record.parity is None,
+        )
         unless_it_goes_on.pop_all()
     if loaded.torn:
         listener.on_warning("the last line of the journal was cut by the kill and is left out")

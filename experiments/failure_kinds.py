@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import Iterator
 
 from experiments.records import FailureKind
-from levers.errors import BadParameter, BadSetting, DefectiveLever, LeverConflict, NotRestored
+from levers.errors import (
+    BadParameter,
+    BadSetting,
+    DefectiveLever,
+    InputsChanged,
+    LeverConflict,
+    NotRestored,
+)
 
 OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 """How torch's CPU allocator and CUDA name it in a plain ``RuntimeError``."""
@@ -23,6 +30,8 @@ def kind_of(error: BaseException) -> FailureKind:
         return "not-restored"
     if isinstance(error, DefectiveLever):
         return "lever-defective"
+    if isinstance(error, InputsChanged):
+        return "inputs-changed"
     if isinstance(error, FloatingPointError):
         return "not-finite"
     if isinstance(error, (LeverConflict, BadParameter, BadSetting)):

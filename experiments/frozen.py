@@ -19,6 +19,7 @@ from experiments.home import CHECKOUT
 from experiments.spec import NO_LEVER, AbSpec, LeverSetting
 from experiments.tasks import Task
 from experiments.values import Scalar, digest_of
+from experiments.workloads.base import DIGESTS_VARIABLE
 from levers import catalog
 from levers.base import OFF, Lever
 
@@ -44,6 +45,9 @@ HASH_SEED = "0"
 
 ORACLES = "oracles"
 """The folder of the oracles' compile caches, beside that of the arms'."""
+
+DIGESTS = "digests"
+"""The folder of the digests of weights, beside those."""
 
 MEMORY_SHARE = 0.9
 """Share of the memory free at the start that one measured process on the CPU may map: an arm that
@@ -123,6 +127,7 @@ class FrozenEnvironment:
             added.update(_lever_variables(catalog.get(one.lever), one.setting))
         if self.arm_caches is not None:
             added.update(_cache_variables(_cache_folder(self.arm_caches, task)))
+            added[DIGESTS_VARIABLE] = str(self.arm_caches.with_name(DIGESTS))
         return added
 
 

@@ -35,7 +35,7 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """Parity results, and the compile caches of the arms and of the oracles."""
+        """Parity results, compile caches of the arms and of the oracles, digests of weights."""
         return self.root / "cache"
 
     @property

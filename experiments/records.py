@@ -110,9 +110,17 @@ class Sample(Value):
 
 
 FailureKind = Literal[
-    "out-of-memory", "crashed", "hung", "not-restored", "not-finite", "unmet", "lever-defective"
+    "out-of-memory",
+    "crashed",
+    "hung",
+    "not-restored",
+    "not-finite",
+    "unmet",
+    "lever-defective",
+    "inputs-changed",
 ]
-"""How a process failed; ``lever-defective`` is no arm's fault, in whichever process it showed."""
+"""How a process failed; ``lever-defective`` and ``inputs-changed`` are no arm's fault, in whichever
+process they showed."""
 
 
 class ArmFailure(Value):

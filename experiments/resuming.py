@@ -58,7 +58,7 @@ def refuse_other_selection(request: AbRequest, head: FamilyHead, member: RunReco
     spec, begun = member.spec, head.request
     differences = (
         *_candidates(request, head),
-        *_options(request, spec),
+        *_options(request, spec, begun.tokens_on),
         *_budget(request.budget_s, begun.budget_s),
         *(() if request.max_pairs is None else (("--pairs", request.max_pairs, begun.max_pairs),)),
         *_settings(request.settings, spec),
@@ -96,7 +96,7 @@ def refuse_other_stack(request: StackRequest, head: StackRecord) -> None:
     differences = (
         *_of_stack(request, spec),
         *_device(request.device, spec),
-        *_tokens_on(request.tokens_on, spec),
+        *_tokens_on(request.tokens_on, _texts(spec)),
         *_budget(request.budget_s, spec.budget_s),
         *_settings(request.settings, spec),
     )
@@ -134,8 +134,13 @@ def _refuse(differences: Iterable[Difference], what: str, command: str) -> None:
             )
 
 
-def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
-    """What was typed; a word that is the default cannot be told from none, and asks for nothing."""
+def _options(
+    request: AbRequest, spec: AbSpec, models: Sequence[str] | None = None
+) -> Iterator[Difference]:
+    """What was typed; a word that is the default cannot be told from none, and asks for nothing.
+
+    ``models`` are those of a whole selection as typed, of which a setting may have fewer.
+    """
     if request.ref != OFF:
         yield "--ref", request.ref, spec.ref
     if request.workload is not None:
@@ -152,22 +157,27 @@ def _options(request: AbRequest, spec: AbSpec) -> Iterator[Difference]:
         missing = [one for one in typed(request.beside, beside.OPTION) if str(one) not in on]
         if missing:
             yield beside.OPTION, missing[0], " ".join(sorted(on)) or "none"
-    yield from _tokens_on(request.tokens_on, spec)
+    yield from _tokens_on(request.tokens_on, _texts(spec) if models is None else models)
     if request.sequential != "group-sequential":
         yield "--sequential", request.sequential, spec.sequential
 
 
-def _tokens_on(texts: Sequence[str], spec: AbSpec | StackSpec) -> Iterator[Difference]:
+def _texts(spec: AbSpec | StackSpec) -> tuple[str, ...]:
+    return tuple(one.text for one in spec.tokens_on)
+
+
+def _tokens_on(texts: Sequence[str], begun: Sequence[str]) -> Iterator[Difference]:
     """The models of the tokens, in any order; none asks for nothing.
 
     Raises:
         UsageError: a lever or setting of theirs that is not known.
     """
     if texts:
-        named = (token_models.named(text) for text in texts)
-        asked = sorted(",".join((model, *map(str, levers))) for model, levers in named)
-        begun = sorted(one.text for one in spec.tokens_on)
-        yield token_models.OPTION, " ".join(asked), " ".join(begun) or "none"
+        asked, there = (
+            " ".join(sorted(",".join((model, *map(str, levers))) for model, levers in named))
+            for named in ([token_models.named(text) for text in each] for each in (texts, begun))
+        )
+        yield token_models.OPTION, asked, there or "none"
 
 
 def _candidates(request: AbRequest, head: FamilyHead) -> Iterator[Difference]:

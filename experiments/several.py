@@ -86,7 +86,7 @@ def _decided(
     where: Home, request: AbRequest, family: FamilyRecord, listener: Listener
 ) -> tuple[FamilyRecord, RunRecord | None]:
     """The winner's verdict on fresh pairs; a run of it that was interrupted is gone on with."""
-    asked = winners_request(request, family)
+    asked = winners_request(_on_its_models(where, request, family), family)
     if asked is None:
         return family, None
     listener.on_stage("winner", f"{family.lever}={family.winner}, on fresh pairs")
@@ -98,6 +98,16 @@ def _decided(
     family = family.model_copy(update={"winner_run": decided.run_id})
     _save(where, family)
     return family, decided
+
+
+def _on_its_models(where: Home, request: AbRequest, family: FamilyRecord) -> AbRequest:
+    """The request with the models on which the winner was compared; what it lacks is said."""
+    chosen = [one.run_id for one in family.settings if one.setting == family.winner]
+    if not request.tokens_on or not chosen:
+        return request
+    found = spool_reader.load(family_store.folder(where, family.family_id), chosen[0]).record
+    models = tuple(one.text for one in found.spec.tokens_on)
+    return replace(request, tokens_on=models, selected=(*request.selected, *found.warnings))
 
 
 def screen(request: AbRequest, settings: Sequence[str], listener: Listener) -> ScreenRecord:

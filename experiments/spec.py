@@ -49,6 +49,10 @@ class LeverSetting(Value):
         return f"{self.lever}={self.setting}"
 
 
+NOT_KNOWN = "weights that are not known here"
+"""In place of a digest, of a model whose weights nobody has looked at: no other model's is it."""
+
+
 class TokenModel(Value):
     """A model with which the token check decodes its prompts, in place of the timed one.
 
@@ -69,6 +73,16 @@ class TokenModel(Value):
     def digest(self) -> str:
         """Of configuration, tokenizer and weights."""
         return str(self.parameters["model_digest"])
+
+    @classmethod
+    def unknown(cls, model: str, levers: tuple[LeverSetting, ...]) -> TokenModel:
+        """A model of which nothing but the name is known."""
+        return cls(parameters={"model": model, "model_digest": NOT_KNOWN}, levers=levers)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its weights were looked at."""
+        return self.digest != NOT_KNOWN
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from experiments.spec import AbSpec, LeverSetting, TokenModel
 from experiments.stack.prepare import facts_of, typed
 from experiments.stack.records import StackSpec
 from experiments.values import Scalar
-from experiments.workloads.base import DecodesTokens, Workload
+from experiments.workloads.base import DecodesTokens, LoadsWeights, Workload
 from levers import catalog
 from levers.base import claims
 from levers.errors import BadParameter, LeverConflict, UsageError
@@ -66,6 +66,53 @@ def added(comparison: Comparison, texts: Sequence[str]) -> Comparison:
     return replace(comparison, spec=comparison.spec.model_copy(update=found))
 
 
+def added_to_each(
+    comparisons: Sequence[Comparison], texts: Sequence[str]
+) -> tuple[tuple[Comparison, tuple[str, ...]], ...]:
+    """Settings of one lever in one scope, each with the models on which it can be compared.
+
+    A model on which one of them cannot run is left out for that one alone; beside each comparison
+    stands what it lacks, in words.
+
+    Raises:
+        UsageError: a model is unknown, random or named twice, or no setting can run on it.
+    """
+    if not texts:
+        return tuple((one, ()) for one in comparisons)
+    works = [Work.of(one) for one in comparisons]
+    models = known(texts, works[0])
+    why = [[obstacle(model, work) for model in models] for work in works]
+    for model, reasons in zip(models, zip(*why, strict=True), strict=True):
+        if all(reasons):
+            raise _refused(model, reasons[0])
+    return tuple(
+        _with_models(one, tuple(zip(models, reasons, strict=True)))
+        for one, reasons in zip(comparisons, why, strict=True)
+    )
+
+
+def _with_models(
+    comparison: Comparison, judged: Sequence[tuple[TokenModel, str]]
+) -> tuple[Comparison, tuple[str, ...]]:
+    spec = comparison.spec
+    subject = (LeverSetting(lever=spec.lever, setting=spec.cand),)
+    usable = tuple(model for model, why in judged if not why)
+    lacking = tuple(left_out(subject, model, why) for model, why in judged if why)
+    return replace(comparison, spec=spec.model_copy(update={"tokens_on": usable})), lacking
+
+
+def left_out(subjects: Sequence[LeverSetting], model: TokenModel, why: str) -> str:
+    """That some levers are not compared on a model, in words."""
+    return f"tokens of {' + '.join(map(str, subjects))} are not compared on {model.label}: {why}"
+
+
+def _refused(model: TokenModel, why: str) -> UsageError:
+    return LeverConflict(
+        f"{OPTION} {model.text}: {why}",
+        cure=f"leave {model.text} out, or name another model in its place",
+    )
+
+
 def asked(texts: Sequence[str], work: Work) -> tuple[TokenModel, ...]:
     """The models as typed, each checked against the levers that are compared on it.
 
@@ -75,10 +122,7 @@ def asked(texts: Sequence[str], work: Work) -> tuple[TokenModel, ...]:
     found = known(texts, work)
     for one in found:
         if reason := obstacle(one, work):
-            raise LeverConflict(
-                f"{OPTION} {one.text}: {reason}",
-                cure=f"leave {one.text} out, or name another model in its place",
-            )
+            raise _refused(one, reason)
     return found
 
 
@@ -126,8 +170,15 @@ def _model(text: str, work: Work) -> TokenModel:
     return TokenModel(parameters=dict(parameters), levers=levers)
 
 
-def obstacle(model: TokenModel, work: Work) -> str:
-    """Why the arms cannot be compared on this model; empty where they can."""
+def obstacle(model: TokenModel, work: Work, *, elsewhere: bool = False) -> str:
+    """Why the arms cannot be compared on this model; empty where they can.
+
+    Args:
+        model: whether it is known or not.
+        work: what it is to decode for.
+        elsewhere: this machine is not the one that measures. What a lever lacks with the timed
+            model as well, such as a package, is then this machine's lack.
+    """
     subjects = {one.lever for one in work.subjects}
     settings = {one.lever: one.setting for one in work.beside}
     for one in model.levers:
@@ -136,18 +187,25 @@ def obstacle(model: TokenModel, work: Work) -> str:
         if settings.get(one.lever, one.setting) != one.setting:
             return f"{one.lever}={settings[one.lever]} is on in both arms, and not {one.setting}"
     on = (*model.levers, *(one for one in work.beside if one not in model.levers))
-    facts = facts_of(work.workload, model.parameters, work.device)
-    return _unmet((*on, *work.subjects), facts) or _claimed((*on, *work.subjects))
+    timed = facts_of(work.workload, work.parameters, work.device)
+    own = facts_of(work.workload, model.parameters, work.device) if model.is_known else timed
+    unmet = _unmet((*on, *work.subjects), own, timed if elsewhere else None)
+    return unmet or _claimed((*on, *work.subjects))
 
 
-def _unmet(levers: Sequence[LeverSetting], facts: RunFacts) -> str:
-    """The first lever that cannot run with the model's parameters, and why."""
+def _unmet(levers: Sequence[LeverSetting], facts: RunFacts, timed: RunFacts | None) -> str:
+    """The first lever that cannot run with the model's parameters, and why.
+
+    What it says of the timed model's, too, is left out where these are given.
+    """
     for one in levers:
         lever = catalog.get(one.lever)
         if facts.workload not in lever.workloads:
             return f"{one.lever} has no site in workload {facts.workload!r}"
+        known = unmet_by(lever, timed, one.setting) if timed is not None else ()
         for reason in unmet_by(lever, facts, one.setting):
-            return f"{one} cannot run there: {reason.removeprefix(f'{one.setting}: ')}"
+            if reason not in known:
+                return f"{one} cannot run there: {reason.removeprefix(f'{one.setting}: ')}"
     return ""
 
 
@@ -160,18 +218,31 @@ def _claimed(levers: Sequence[LeverSetting]) -> str:
     return ""
 
 
-def refuse_changed(spec: AbSpec | StackSpec, workload: Workload, device: Device) -> None:
+def refuse_changed(
+    spec: AbSpec | StackSpec, workload: Workload, device: Device, *, tokens: bool = True
+) -> None:
     """Refuse to go on where the weights of a model are no longer those that the run began with.
+
+    Args:
+        spec: as it was begun.
+        workload: of the spec.
+        device: where it goes on.
+        tokens: whether the models of the tokens are still to decode; the timed one always is.
 
     Raises:
         BadParameter: they have changed, or are no longer there.
     """
+    if isinstance(workload, LoadsWeights):
+        then, now = str(spec.parameters["model_digest"]), workload.weights_digest(spec.parameters)
+        _refuse_other(str(spec.parameters["model"]), then, now)
     work = Work(workload, spec.parameters, device, ())
-    for then in spec.tokens_on:
-        now = _model(then.text, work)
-        if now.digest != then.digest:
-            raise BadParameter(
-                f"the weights of {then.model} have changed since the run began "
-                f"({then.digest} -> {now.digest})",
-                cure="start a new run: tokens of two models are never mixed",
-            )
+    for one in spec.tokens_on if tokens else ():
+        _refuse_other(one.model, one.digest, _model(one.text, work).digest)
+
+
+def _refuse_other(model: str, then: str, now: str) -> None:
+    if now != then:
+        raise BadParameter(
+            f"the weights of {model} have changed since the run began ({then} -> {now})",
+            cure="start a new run: two models are never mixed in one",
+        )

@@ -7,6 +7,7 @@ LevergateError
 │   ├── BadParameter        a workload parameter, device or model folder that cannot be used
 │   └── LeverConflict       two levers claim one site
 ├── NotRestored             a hook did not put back what it found
+├── InputsChanged           a process read other weights than those with which its run began
 ├── DefectiveLever          a hook raised where no arm's work ran: its cases, its witness
 ├── BrokenLever             a plugin that did not import was asked for
 └── StoreError              the registry, the spool or a bundle cannot be read or written
@@ -59,6 +60,10 @@ class LeverConflict(UsageError):
 
 class NotRestored(LevergateError):
     """A disable hook left something other than what enable had found."""
+
+
+class InputsChanged(LevergateError):
+    """A process read something else than its run began with: no arm's fault, and no comparison."""
 
 
 class DefectiveLever(LevergateError):

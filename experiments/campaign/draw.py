@@ -57,6 +57,7 @@ def draw(of: Drawing, now: datetime) -> CampaignRow:
     row = CampaignRow(
         **_head(of, now),
         tokens_on=told(compared, place.parameters),
+        token_models=place.tokens_on,
         state=state.state,
         why=state.why,
         catalog=known,

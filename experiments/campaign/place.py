@@ -16,7 +16,7 @@ from experiments.ranks.needs import with_ranks
 from experiments.spec import TokenModel
 from experiments.values import Scalar
 from experiments.workloads import catalog as workloads
-from experiments.workloads.base import Workload
+from experiments.workloads.base import DeviceFacts, Workload
 from levers import catalog
 from levers.base import OFF, Lever
 from levers.errors import BadParameter, UnknownName, UsageError
@@ -30,7 +30,8 @@ class Place:
         device: None where no such device is on this machine; ``absent`` says why.
         parameters: resolved; empty where nothing is known of them without the device.
         levers: the levers of the file, in its order.
-        tokens_on: the models with which tokens are compared; none where no device is.
+        tokens_on: the models with which tokens are compared; without the device as the last row
+            found them.
         known: the whole catalog, read once.
     """
 
@@ -49,6 +50,11 @@ class Place:
     def driver(self) -> str:
         """Of the device; empty on a CPU."""
         return self.device.driver if self.device else ""
+
+    @property
+    def its_device(self) -> Device:
+        """The device; where it is not here, no more than its type and its kind in the last row."""
+        return self.device or Device(DeviceFacts(self.campaign.device, self.device_kind, 0), "")
 
     @property
     def facts(self) -> RunFacts:
@@ -71,6 +77,9 @@ class Place:
 def place_of(campaign: Campaign, before: CampaignRow | None) -> Place:
     """Find the device and resolve the parameters; without a device, take them from the last row.
 
+    The models of the tokens come from the same source: what was compared on other weights, or on
+    fewer models, counts no more where the device is away.
+
     Raises:
         UsageError: a workload, lever, setting, axis, oracle or parameter that is not known.
     """
@@ -81,7 +90,10 @@ def place_of(campaign: Campaign, before: CampaignRow | None) -> Place:
     if device is None:
         kind = before.device_kind if before else ""
         parameters = before.parameters if before else {}
-        return Place(campaign, workload, None, absent, kind, parameters, levers, known)
+        models = _models_of(campaign, before)
+        return Place(
+            campaign, workload, None, absent, kind, parameters, levers, known, tokens_on=models
+        )
     resolved = workload.resolve(campaign.settings, device.facts)
     parameters = with_ranks(workload, resolved, 1)
     _check_axes(campaign, workload, parameters)
@@ -90,6 +102,18 @@ def place_of(campaign: Campaign, before: CampaignRow | None) -> Place:
     work = token_models.Work(workload, parameters, device, ())
     models = token_models.known(campaign.tokens_on, work)
     return Place(campaign, workload, device, "", kind, parameters, levers, known, versions, models)
+
+
+def _models_of(campaign: Campaign, before: CampaignRow | None) -> tuple[TokenModel, ...]:
+    """The models of the campaign with the weights that the last row found.
+
+    Of one that it did not have no weights are known, so that nothing was compared on it.
+    """
+    if before is None or not before.parameters:
+        return ()
+    there = {(one.model, one.levers): one for one in before.token_models}
+    named = (token_models.named(text) for text in campaign.tokens_on)
+    return tuple(there.get(one) or TokenModel.unknown(*one) for one in named)
 
 
 def _device(campaign: Campaign) -> tuple[Device | None, str]:

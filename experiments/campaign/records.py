@@ -13,7 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from experiments.campaign.spec import ClosedPath
 from experiments.records import Outcome
-from experiments.spec import without_token_models
+from experiments.spec import TokenModel, without_token_models
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value
 
 RowState = Literal["met", "TERMINAL", "open"]
@@ -145,6 +145,8 @@ class CampaignRow(Value):
         why: what the state rests on.
         tokens_on: the models with which the tokens of what ships are compared, with their digests,
             in words.
+        token_models: all models of the campaign, from which a row is drawn where its device is
+            away.
         versions: the stack that the verdicts are bound to; empty where no device is here.
         catalog: the levers that the catalog had for this workload.
         unnamed: those among them that the file does not name.
@@ -169,6 +171,7 @@ class CampaignRow(Value):
     device_kind: str = ""
     oracle: str = ""
     tokens_on: str = ""
+    token_models: tuple[TokenModel, ...] = ()
     versions: FrozenMap[str] = Field(default_factory=dict)
     catalog: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
@@ -188,7 +191,10 @@ class CampaignRow(Value):
     @model_serializer(mode="wrap")
     def _without_token_models(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Written as before there were any where there are none: digests stay what they were."""
-        return without_token_models(handler(self))
+        written = without_token_models(handler(self))
+        if not written["token_models"]:
+            written.pop("token_models")
+        return written
 
     @model_validator(mode="after")
     def _legal(self) -> CampaignRow:

@@ -153,10 +153,10 @@ class Sitting:
         )
 
     def _tokens(self, lever: str, able: Sequence[str]) -> tokens.Models:
-        """The models on which every candidate can be compared; what is left out is said."""
+        """The models on which a candidate can be compared; what is left out is said."""
         others = tuple(one for one in self._on() if one.lever != lever)
-        subjects = tuple(LeverSetting(lever=lever, setting=setting) for setting in able)
-        found = tokens.models_for(self.place, subjects, others)
+        candidates = tuple(LeverSetting(lever=lever, setting=setting) for setting in able)
+        found = tokens.models_for_any(self.place, candidates, others)
         for text in found.left_out:
             self.listener.on_warning(text)
         return found

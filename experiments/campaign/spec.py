@@ -60,7 +60,8 @@ class PlannedLever(Value):
         candidates: settings other than ``off``, which is the reference.
         budget: limit of the measuring of this lever (``90s``); empty takes the campaign's.
         pairs: at most this many pairs; None is the default plan.
-        tokens_not_on: models of the campaign's ``tokens_on`` that this lever has no kernels for.
+        tokens_not_on: models of the campaign's ``tokens_on`` that these candidates have no kernels
+            for, wherever they are on.
     """
 
     lever: Text

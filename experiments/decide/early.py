@@ -17,6 +17,7 @@ REFERENCE_REASONS: dict[FailureKind, str] = {
     "not-restored": "not-restored",
     "unmet": "unmet",
     "lever-defective": "lever-defective",
+    "inputs-changed": "inputs-differ",
 }
 """What a failure of the reference makes of the run: always invalid."""
 
@@ -28,6 +29,7 @@ CANDIDATE_REASONS: dict[FailureKind, tuple[Outcome, str]] = {
     "not-restored": (Outcome.INVALID, "not-restored"),
     "unmet": (Outcome.INVALID, "unmet"),
     "lever-defective": (Outcome.INVALID, "lever-defective"),
+    "inputs-changed": (Outcome.INVALID, "inputs-differ"),
 }
 """What a failure of the candidate makes of the run, where the reference did the same work."""
 
@@ -43,11 +45,12 @@ def decide_before_timing(evidence: Evidence) -> Decision | None:
     """The decision that needs no sample, or None where the candidate may be timed.
 
     It may be asked after the witness pass (parity still None) and after the battery; the first rule
-    that holds decides: the reference or the plan at fault, a failure of the candidate, not engaged,
-    not restored, parity.
+    that holds decides: the plan at fault, other weights than at the start, the reference at fault,
+    a failure of the candidate, not engaged, not restored, parity.
     """
     rules: tuple[Callable[[Evidence], Decision | None], ...] = (
         _plan_fault,
+        _inputs_changed,
         _reference_failure,
         _check_fault,
         _candidate_failure,
@@ -73,6 +76,17 @@ def _plan_fault(evidence: Evidence) -> Decision | None:
     if patterns:
         text = f"the policy names {', '.join(patterns)}, and the workload reports no such axis"
         return invalid("check-empty", f"{text} (it reports {', '.join(names) or 'none'})")
+    return None
+
+
+def _inputs_changed(evidence: Evidence) -> Decision | None:
+    """A process that read other weights than the run began with, the oracle's too: it says which.
+
+    What the others decoded and timed may be of either.
+    """
+    for failure in evidence.failures:
+        if failure.kind == "inputs-changed":
+            return invalid("inputs-differ", f"{failure.arm} at {failure.stage}: {failure.message}")
     return None
 
 

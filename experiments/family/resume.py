@@ -39,8 +39,12 @@ def members_of(
         spools.enter_context(spool)
         device = device or run_setup.same_device(loaded.record)
         member = Member(setting, prepare.again(loaded.record.spec, device), spool)
-        if loaded.record.parity is None:
-            token_models.refuse_changed(loaded.record.spec, member.comparison.workload, device)
+        token_models.refuse_changed(
+            loaded.record.spec,
+            member.comparison.workload,
+            device,
+            tokens=loaded.record.parity is None,
+        )
         _as_read(member, loaded.record)
         found.append(member)
     if device is None:

@@ -49,12 +49,16 @@ from levers.errors import BadSetting
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A selection that is resolved: one comparison for each setting, on one device and seed."""
+    """A selection that is resolved: one comparison for each setting, on one device and seed.
+
+    ``left_out`` are, for each, the models on which its tokens are not compared, in words.
+    """
 
     family_id: str
     device: Device
     comparisons: tuple[Comparison, ...]
     budget_s: float | None
+    left_out: tuple[tuple[str, ...], ...] = ()
 
     @property
     def one(self) -> Comparison:
@@ -150,11 +154,13 @@ def _resolve(
     stack = run_setup.stack_for(registry, first, listener, request.beside)
     looks = looks_of_family(prepare.looks_up_to(request.max_pairs)[-1])
     budget_s = None if request.budget_s is None else request.budget_s * BUDGET_SHARE
-    compared = (prepare.compare(replace(seeded, cand=one), device, stack) for one in settings)
-    comparisons = tuple(
-        _with_looks(token_models.added(one, request.tokens_on), looks) for one in compared
-    )
-    return Selection(new_run_id(datetime.now(UTC)), device, comparisons, budget_s)
+    compared = [prepare.compare(replace(seeded, cand=one), device, stack) for one in settings]
+    found = token_models.added_to_each(compared, request.tokens_on)
+    for text in (text for _, texts in found for text in texts):
+        listener.on_warning(text)
+    comparisons = tuple(_with_looks(one, looks) for one, _ in found)
+    left_out = tuple(texts for _, texts in found)
+    return Selection(new_run_id(datetime.now(UTC)), device, comparisons, budget_s, left_out)
 
 
 def seed_of(request: AbRequest, settings: Sequence[str]) -> int:
@@ -171,7 +177,7 @@ def _with_looks(comparison: Comparison, looks: tuple[int, ...]) -> Comparison:
 
 def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
     one = selection.one
-    needs = run_setup.check_fits(one, home)
+    needs, *_ = (run_setup.check_fits(each, home) for each in selection.comparisons)
     rounds, arms = one.spec.looks[-1], len(selection.comparisons) + 1
     preflight.check_budget(
         selection.budget_s, one.spec.looks[0] * arms * needs.seconds_per_sample, BUDGET_SHARE
@@ -192,9 +198,11 @@ def _begin(
         selection.device, frozen.recorded(), frozen.removed, frozen.facts(), packages
     )
     members = []
-    for comparison in selection.comparisons:
+    for comparison, texts in zip(selection.comparisons, selection.left_out, strict=True):
         head = run_setup.head_of(comparison, here).model_copy(update={"kind": "family"})
         spool = spools.enter_context(Spool.create(folder, head))
+        for text in texts:
+            spool.warning(text)
         members.append(Member(comparison.spec.cand, comparison, spool))
     begun = FamilyHead(
         family_id=selection.family_id,

@@ -130,7 +130,9 @@ def _foreseen(bench: Bench, cache: ParityCache | None) -> tuple[Task, ...]:
 
 
 def _key(name: str, bench: Bench, cache: ParityCache) -> str:
-    return cache.key(name, bench.spec, repr(bench.limits))
+    """What a check's result is kept under; a tool that is no part of the stack goes with it."""
+    tool = memcheck.tool_of(bench) if name == memcheck.NAME else ""
+    return cache.key(name, bench.spec, " ".join(filter(None, (repr(bench.limits), tool))))
 
 
 def _attempt(

@@ -3,10 +3,10 @@
 The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
 workload's parameters (the model's digest among them), the models with which tokens are compared,
 the seed of the inputs, the policy, the other levers that are on, and the stack of versions and
-device. Checks of the operation alone see neither
-other levers nor how pairs are timed nor the workload's parameters, but for what those make of every
-process, so one result of theirs serves every model. Only a passed check is kept: a failed one is
-measured again, and a process that failed leaves nothing.
+device; that of the sanitizers also the version of their tool. Checks of the operation alone see
+neither other levers nor how pairs are timed nor the workload's parameters, but for what those make
+of every process, so one result of theirs serves every model. Only a passed check is kept: a failed
+one is measured again, and a process that failed leaves nothing.
 """
 
 from __future__ import annotations

@@ -57,6 +57,15 @@ def ahead(bench: Bench) -> tuple[Task, ...]:
     return () if _why_not(bench) else (bench.probe_task("memcheck", op.arguments(bench)),)
 
 
+def tool_of(bench: Bench) -> str:
+    """The sanitizer that :func:`check` would run, with its version; empty where there is none.
+
+    A result is bound to it: another version sees other faults.
+    """
+    sanitizer = None if _why_not(bench) else sanitizer_tool.find_sanitizer()
+    return f"{SANITIZER} {sanitizer_tool.version_text(sanitizer)}" if sanitizer else ""
+
+
 def _why_not(bench: Bench) -> str:
     if bench.device_type != "cuda":
         return f"needs CUDA, this is {bench.device_type}"

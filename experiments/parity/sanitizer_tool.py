@@ -30,7 +30,7 @@ LOOK_EVERY_S = 2.0
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-VERSION = re.compile(r"\bVersion (\d+)\.(\d+)")
+VERSION = re.compile(r"\bVersion (\d+)\.(\d+).*")
 
 
 def find_sanitizer() -> str | None:
@@ -40,13 +40,19 @@ def find_sanitizer() -> str | None:
 
 def version_of(sanitizer: str) -> tuple[int, int] | None:
     """Year and release of the sanitizer, or None where it does not say."""
+    found = VERSION.search(version_text(sanitizer))
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def version_text(sanitizer: str) -> str:
+    """The version with its build as the sanitizer says it; empty where it does not."""
     asked = [sanitizer, "--version"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return ""
     found = VERSION.search(said)
-    return (int(found.group(1)), int(found.group(2))) if found else None
+    return found.group().strip() if found else ""
 
 
 def sanitizer_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -88,3 +88,11 @@ def refused(stack: Stack, cells: list[Cell]) -> str:
         if why:
             return f"{cell.row.name}: {why}"
     return ""
+
+
+def inputs_changed(cells: Iterable[Cell]) -> tuple[tuple[str, str], ...]:
+    """The first process that read other weights than the stack began with, as a fault."""
+    failures = (one for cell in cells for one in cell.evidence().failures)
+    changed = (one for one in failures if one.kind == "inputs-changed")
+    found = next((f"{one.arm} at {one.stage}: {one.message}" for one in changed), "")
+    return (("inputs-differ", found),) if found else ()

@@ -29,7 +29,7 @@ from experiments.spec import ranks_of
 from experiments.spool import Spool, new_run_id
 from experiments.stack import prepare as stack_prepare
 from experiments.stack import store as stack_store
-from experiments.stack.hold import hold, refused
+from experiments.stack.hold import hold, inputs_changed, refused
 from experiments.stack.plan import FEWEST_BLOCKS
 from experiments.stack.prepare import Stack
 from experiments.stack.records import StackRecord
@@ -209,7 +209,7 @@ def _measured(
         hold(stack, cells, executor, home, head, listener)
         why = refused(stack, cells)
         if why:
-            faults: tuple[tuple[str, str], ...] = (("parity-failed", why),)
+            faults = inputs_changed(cells) or (("parity-failed", why),)
             return _record(head, cells, "parity did not pass", faults, began)
         stage = Stage(
             spec=stack.spec,

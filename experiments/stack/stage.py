@@ -208,6 +208,8 @@ class Stage:
             mine.spool.failure(failure)
             text = f"{mine.row.name}: {failure.kind} at {failure.stage}: {failure.message}"
             self.listener.on_warning(text)
+            if failure.kind == "inputs-changed":
+                self._fault("inputs-differ", text)
             return
         if not mine.spool.record().witnesses:
             mine.spool.witness(witness_of(arm, execution.result))

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from experiments.tasks import Measurement, Outputs
 
 
+DIGESTS_VARIABLE = "LEVERGATE_DIGESTS"
+"""Names the folder in which measured processes find the digests of large files again."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """The device as the parent knows it, without torch."""
@@ -115,6 +119,18 @@ class DecodesTokens(Protocol):
         Raises:
             BadParameter: there is no such model, its weights are random, or it cannot decode the
                 prompts.
+        """
+
+
+@runtime_checkable
+class LoadsWeights(Protocol):
+    """What a workload offers whose processes read weights that may change on disk."""
+
+    def weights_digest(self, parameters: Mapping[str, Scalar]) -> str:
+        """The digest of what a process with these parameters would load now.
+
+        Raises:
+            BadParameter: it is no longer there.
         """
 
 

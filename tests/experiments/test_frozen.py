@@ -6,7 +6,7 @@ import pytest
 
 from experiments.environment import Device
 from experiments.spec import LeverSetting
-from experiments.workloads.base import DeviceFacts
+from experiments.workloads.base import DIGESTS_VARIABLE, DeviceFacts
 from tests.support import runs
 
 
@@ -114,6 +114,10 @@ def test_compile_caches_are_apart_for_each_set_of_levers(tmp_path: Path) -> None
 def test_an_oracle_has_a_compile_cache_of_its_own_at_any_concurrency(tmp_path: Path) -> None:
     spec = runs.spec()
     frozen = runs.frozen(spec, arm_caches=tmp_path / "arms")
+    digests = {
+        frozen.additions(runs.task(spec, arm=arm))[DIGESTS_VARIABLE] for arm in ("ref", "cand")
+    }
+    assert digests == {str(tmp_path / "digests")}
     ref = frozen.additions(runs.task(spec, arm="ref"))["TORCHINDUCTOR_CACHE_DIR"]
 
     def cache(oracle: str) -> str:

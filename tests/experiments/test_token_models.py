@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,53 @@ def test_a_run_does_not_go_on_with_other_weights(trained: Path) -> None:
     shutil.rmtree(trained)
     with pytest.raises(BadParameter, match="no model"):
         token_models.refuse_changed(comparison.spec, comparison.workload, CPU)
+
+
+def test_a_run_does_not_go_on_with_other_weights_of_the_timed_model(trained: Path) -> None:
+    short = {"prompt_tokens": "64", "output_tokens": "32", "ttft_tokens": "32"}
+    comparison = compared(model=str(trained), **short)
+    go_on = partial(token_models.refuse_changed, comparison.spec, comparison.workload, CPU)
+    go_on(tokens=False)
+    (trained / "config.json").write_text((SHIPPED_FOLDER / "config.json").read_text())
+    for tokens in (False, True):
+        with pytest.raises(BadParameter, match=r"the weights of .*trained have changed"):
+            go_on(tokens=tokens)
+    shutil.rmtree(trained)
+    with pytest.raises(BadParameter, match="does not exist"):
+        go_on(tokens=False)
+
+
+class Exchanging(SilentListener):
+    """Puts other weights into a folder once a stage begins."""
+
+    def __init__(self, stage: str, folder: Path) -> None:
+        self.stage, self.folder = stage, folder
+
+    def on_stage(self, name: str, detail: str = "") -> None:
+        if name == self.stage:
+            (self.folder / "config.json").write_text((SHIPPED_FOLDER / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("stage", "timed"),
+    [("witness", True), pytest.param("parity", False, marks=pytest.mark.slow)],
+)
+def test_a_run_whose_weights_are_exchanged_while_it_goes_on_is_invalid_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: Path, stage: str, timed: bool
+) -> None:
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    settings = {**SMALL, "rounds": "4", **({"model": str(trained)} if timed else {})}
+    models = () if timed else (str(trained),)
+    request = AbRequest(
+        "fa2_nsplits_cap", cand="auto", oracle="none", settings=settings, tokens_on=models
+    )
+    record = pipeline.ab(request, Exchanging(stage, trained), mirror=False)
+    assert record.decision is not None
+    assert (record.decision.outcome, record.decision.reason) == ("invalid", "inputs-differ")
+    assert "trained have changed since the run began" in record.decision.detail
+    assert "start a new run for other weights" in record.decision.detail
+    assert record.samples == ()
 
 
 def test_every_report_names_them_with_their_weights() -> None:

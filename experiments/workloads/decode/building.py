@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from experiments.workloads.decode.caches import ContiguousCache, PagedCache
 from experiments.workloads.decode.config import ModelConfig
 from experiments.workloads.decode.engine import DecodeEngine
 from experiments.workloads.decode.folder import is_random, model_folder
+from experiments.workloads.decode.loaded import confirm
 from experiments.workloads.decode.sites import DecodeSites
 from experiments.workloads.decode.sources import FolderSource, RandomSource, Source
 from experiments.workloads.decode.weights import LazyDecoder
@@ -65,7 +67,7 @@ def build_engine(
             capacity,
             _number(parameters, "sm_count"),
         )
-    decoder = LazyDecoder(config, source, sites, device, dtype)
+    decoder = LazyDecoder(config, source, sites, device, dtype, partial(confirm, parameters))
     return DecodeEngine(decoder, attention, slots, capacity)
 
 

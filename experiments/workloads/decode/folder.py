@@ -69,13 +69,22 @@ def model_digest(model: str) -> str:
     if is_random(model):
         hashed.update(model.encode())
         return hashed.hexdigest()[:16]
-    folder = model_folder(model)
-    names = ["config.json", "tokenizer.json", *sorted(p.name for p in folder.glob("*.safetensors"))]
-    own = folder / PROMPTS_FILE.name
+    *files, own = digested_files(model_folder(model))
     if own.is_file() and own.read_bytes() != PROMPTS_FILE.read_bytes():
-        names.append(own.name)
-    for name in names:
-        hashed.update(name.encode())
-        with (folder / name).open("rb") as file:
+        files.append(own)
+    for path in files:
+        hashed.update(path.name.encode())
+        with path.open("rb") as file:
             hashed.update(hashlib.file_digest(file, "sha256").digest())
     return hashed.hexdigest()[:16]
+
+
+def digested_files(folder: Path) -> tuple[Path, ...]:
+    """The files that are the model, and its held-out text as the last one, there or not."""
+    weights = sorted(folder.glob("*.safetensors"))
+    return (
+        folder / "config.json",
+        folder / "tokenizer.json",
+        *weights,
+        folder / PROMPTS_FILE.name,
+    )

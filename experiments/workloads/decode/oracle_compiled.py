@@ -4,9 +4,10 @@
 each shape, which takes most of a process once nothing needs compiling (28 blocks on a CPU: 10 to 13
 of 15 seconds). Here the same function, compiled by the same compiler for the same fixed shapes, is
 kept whole (``aot_compile`` of PyTorch 2.10 and newer) and loaded. Its guards are not kept: one form
-serves one batch of one model, and the name of its file holds all that the form depends on. How each
-form came about is said in the sample's facts, and the caller holds its logits against the eager
-ones. Where this version of PyTorch cannot keep a form, it is compiled as ever.
+serves one batch of one model, and the name of its file holds all that the form depends on, our own
+source among it. How each form came about is said in the sample's facts, and the caller holds its
+logits against the eager ones. Where this version of PyTorch cannot keep a form, it is compiled as
+ever.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import contextlib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,9 @@ LOADED = "loaded"
 MOST_GRAPHS = 64
 """Compiled forms of one ``forward``: one for each concurrency (dynamo's own limit is 8)."""
 
+MADE_BY = ("oracle_compiled.py", "oracle_model.py", "oracle_static.py", "oracle_transformers.py")
+"""Our modules that make the model, its cache, and what a step is called with."""
+
 NOT_KEPT = (
     RuntimeError,
     AttributeError,
@@ -47,6 +51,11 @@ NOT_KEPT = (
 )
 """What another version of PyTorch may raise where it cannot keep or load a form. An error of the
 model itself is raised again by the compilation that follows."""
+
+PASSING = (OSError, EOFError, MemoryError, torch.OutOfMemoryError)
+"""Causes that say nothing of the version or the model: a full disk, a full device, a cut write."""
+PASSING_TEXTS = ("[Errno ", "out of memory")
+"""How the compiler names them where it wraps them in errors of its own."""
 
 
 class CompiledForward:
@@ -80,8 +89,8 @@ class CompiledForward:
     def _prepared(self, named: Mapping[str, Any]) -> Callable[..., Tensor]:
         """The form, loaded or compiled.
 
-        Where it could not be kept once, that is noted beside its place and not tried again: each
-        further process would compile twice.
+        Where this version cannot keep it, that is noted beside its place and not tried again: each
+        further process would compile twice. What may pass is tried again.
         """
         path = self._path()
         reason = f"{VARIABLE} is not set" if path is None else _refused(path)
@@ -93,7 +102,7 @@ class CompiledForward:
                 return self._kept(named, path)
             except NOT_KEPT as error:
                 reason = _said(error)
-                _refuse(path, reason)
+                _refuse(path, error)
         self.how = f"compiled (not kept: {reason})"
         return _plain()
 
@@ -108,10 +117,10 @@ class CompiledForward:
         found = _ahead(self._model, named)
         self.how = "compiled and kept"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            found.save_compiled_function(str(path))
+            with _whole(path) as part:
+                found.save_compiled_function(str(part))
         except NOT_KEPT as error:
-            _refuse(path, _said(error))
+            _refuse(path, error)
             self.how = f"compiled (not kept: {_said(error)})"
         return _unguarded(found)
 
@@ -124,8 +133,26 @@ class CompiledForward:
         kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         versions = (sys.version, torch.__version__, transformers_module().__version__)
         shapes = [(n, tuple(p.shape), str(p.dtype)) for n, p in self._model.named_parameters()]
-        name = digest_of(f"{versions} {kind} {self._model.config} {shapes} {self._what}")
-        return Path(folder) / FOLDER / name
+        depends = f"{versions} {kind} {self._model.config} {shapes} {self._what} {_own_source()}"
+        return Path(folder) / FOLDER / digest_of(depends)
+
+
+def _own_source() -> str:
+    """The digest of our modules that make a step: a form of their older text is another one."""
+    folder = Path(__file__).parent
+    return digest_of(" ".join(digest_of((folder / name).read_bytes()) for name in MADE_BY))
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write, moved to its place once it is whole; what was cut leaves nothing there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _logits(model: Any, **named: Any) -> Tensor:
@@ -169,9 +196,23 @@ def _refused(path: Path) -> str:
     return noted.read_text(encoding="utf-8") if noted.is_file() else ""
 
 
-def _refuse(path: Path, reason: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _refusal(path).write_text(reason, encoding="utf-8")
+def _refuse(path: Path, error: BaseException) -> None:
+    """Note why this form is not kept, where the same version and model would always say so."""
+    if _may_pass(error):
+        return
+    with contextlib.suppress(OSError):  # no place for the note: the next process tries again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _refusal(path).write_text(_said(error), encoding="utf-8")
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether the error, or one that it stands for, has a cause that may be gone next time."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, PASSING) or any(one in text for one in PASSING_TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _said(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from experiments.values import Scalar
 from experiments.workloads.base import unpaced
 from experiments.workloads.decode import measuring
 from experiments.workloads.decode.folder import is_random, model_folder
+from experiments.workloads.decode.loaded import confirm
 from experiments.workloads.decode.oracle_client import CompletionsClient, hit_share
 from experiments.workloads.decode.oracle_command import (
     START_LIMIT_S,
@@ -113,6 +114,7 @@ class ServerOracle:
             self._command = ServerCommand(self._name.argument, model, log_path())
             address = self._command.address
         wait_healthy(address, START_LIMIT_S[self._device_type], self._has_ended)
+        confirm(self._work.parameters)
         vocabulary = [token for prompt in self._work.measured for token in prompt]
         self._client = CompletionsClient(address, vocabulary)
         return self._client

@@ -23,6 +23,7 @@ from experiments.tasks import Measurement, Outputs, Stream
 from experiments.values import Scalar
 from experiments.workloads.base import unpaced
 from experiments.workloads.decode import measuring
+from experiments.workloads.decode.loaded import confirm, loaded_fact
 from experiments.workloads.decode.oracle_compiled import CompiledForward
 from experiments.workloads.decode.oracle_model import open_model, transformers_module, weight_bytes
 from experiments.workloads.decode.oracle_names import parsed_oracle, transformers_mode
@@ -56,6 +57,7 @@ class TransformersOracle:
         self._device = torch.device(device)
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         self._model = open_model(self._work.model, self._work.config, seed, self._device, dtype)
+        self._loaded = confirm(parameters)
         self._watch.lap("warm_weights_s")
         room = self._work.capacity_tokens
         alone = max(room, len(self._work.arriving[0]))
@@ -168,6 +170,7 @@ class TransformersOracle:
             "oracle_attention": str(self._model.config._attn_implementation),
             "oracle_weight_bytes": weight_bytes(self._model),
             "oracle_compiler": compiler_text(ways),
+            **loaded_fact(self._loaded),
             **self._watch.laps,
         }
 

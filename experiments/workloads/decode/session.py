@@ -16,6 +16,7 @@ from experiments.workloads.base import unpaced
 from experiments.workloads.decode import arrivals, floor, generation, measuring
 from experiments.workloads.decode.building import build_engine, engine_for_prompts
 from experiments.workloads.decode.folder import model_config
+from experiments.workloads.decode.loaded import loaded_fact
 from experiments.workloads.decode.names import QUALITY, WEIGHT_BYTES, floor_fact
 from experiments.workloads.decode.parameters import parsed_concurrency, weighs
 from experiments.workloads.decode.prompts import digest, prompt_set
@@ -165,7 +166,7 @@ class DecodeSession:
     def _facts(self) -> dict[str, Scalar]:
         """The size of the work; of an oracle also how it really ran."""
         facts: dict[str, Scalar] = {"prompt_tokens_total": sum(len(p) for p in self._measured)}
-        facts |= self._warmed
+        facts |= self._warmed | loaded_fact(self._engine.decoder.digest)
         if self._oracle:
             mode = "captured" if self._engine.holds_graphs else "eager"
             facts["oracle_mode"] = f"{mode}-{self._oracle}"

@@ -40,13 +40,16 @@ class LazyDecoder:
         sites: DecodeSites,
         device: torch.device,
         dtype: torch.dtype,
+        confirm: Callable[[], str] = str,
     ) -> None:
+        """Load nothing yet; ``confirm`` gives the digest of what was loaded each time."""
         self.config, self.sites, self.device, self.dtype = config, sites, device, dtype
-        self._source = source
+        self._source, self._confirm = source, confirm
         self._site = sites.by_name[WEIGHTS]
         self._kept_by: Callable[..., Matrix] | None = None
         self._decoder: Decoder | None = None
         self.loads = 0
+        self.digest = ""
 
     def get(self) -> Decoder:
         """The decoder in the form that the site gives its matrices."""
@@ -54,6 +57,7 @@ class LazyDecoder:
             self._decoder = None
             self._kept_by = self._site.launch
             self._decoder = self._made()
+            self.digest = self._confirm()
             self.loads += 1
         return self._decoder
 

@@ -98,6 +98,16 @@ class DecodeWorkload:
         """
         return self.resolve(token_settings(parameters, model, device), device)
 
+    def weights_digest(self, parameters: Mapping[str, Scalar]) -> str:
+        """The digest of the model as it lies there now.
+
+        Raises:
+            BadParameter: the folder is no longer there, or holds no usable model.
+        """
+        model = str(parameters["model"])
+        model_config(model)
+        return model_digest(model)
+
     def axes(self, parameters: Mapping[str, Scalar]) -> tuple[Axis, ...]:
         """Throughput per concurrency, latencies, peak memory; loss and weights where judged."""
         counts = parsed_concurrency(str(parameters["concurrency"]))

@@ -398,3 +398,14 @@ def test_a_levers_own_fault_is_no_arms_in_whichever_process_it_shows(arm: str) -
     assert decision is not None
     assert (decision.outcome, decision.reason) == ("invalid", "lever-defective")
     assert decision.detail.startswith("the lever at ")
+
+
+@pytest.mark.parametrize("arm", ["ref", "cand", "oracle"])
+def test_a_process_that_read_other_weights_ends_the_run_whichever_it_was(arm: str) -> None:
+    for failures in (((arm, "inputs-changed"),), (("cand", "crashed"), (arm, "inputs-changed"))):
+        seen = failing(*failures)
+        decision = decide_before_timing(seen)
+        assert decision is not None
+        assert (decision.outcome, decision.reason) == ("invalid", "inputs-differ")
+        assert decision.detail.startswith(f"{arm} at ")
+        assert no_speed(seen, decision)

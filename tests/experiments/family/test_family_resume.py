@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cli
-from experiments import several
+from experiments import resuming, several, spool_reader
 from experiments.conditions import Limits
 from experiments.family import resume as family_resume
 from experiments.family import run as family_run
@@ -24,13 +24,19 @@ from experiments.family.stage import Member
 from experiments.home import Home
 from experiments.parity_records import ParityReport
 from experiments.records import Witness
+from experiments.requests import AbRequest, SilentListener
+from experiments.run_record import RunRecord
 from experiments.sitting import Sitting
 from experiments.spool import Spool
 from experiments.tasks import TaskResult
+from experiments.values import Scalar
+from experiments.workloads.base import DeviceFacts
+from levers import catalog
+from levers.base import Facts
 from levers.policy import ParityClass
 from tests.experiments.family.test_family_stage import Machine, members_of, stage
 from tests.support import evidence_factory, records_factory, runs
-from tests.support.stub_workload import RATE, STEP
+from tests.support.stub_workload import RATE, STEP, StubWorkload
 
 __all__ = ["members_of"]
 
@@ -132,6 +138,72 @@ def let_through(self: Sitting) -> bool:
     passed = evidence_factory.passed("determinism")
     self.spool.parity(ParityReport(checks=(passed,), claimed=ParityClass.LOSSLESS))
     return False
+
+
+def decoded(
+    self: StubWorkload, parameters: Mapping[str, Scalar], model: str, device: DeviceFacts
+) -> Mapping[str, Scalar]:
+    return {**parameters, "model": model, "model_digest": f"weights of {model}"}
+
+
+def no_kernel(self: object, facts: Facts, setting: str) -> tuple[str, ...]:
+    """The setting 4 has none for the model ``large``."""
+    return ("no kernel",) if (setting, facts.parameters.get("model")) == ("4", "large") else ()
+
+
+def test_a_model_on_which_one_setting_cannot_run_is_left_out_for_that_one_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.use_stub(monkeypatch)
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path))
+    monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    winners: list[AbRequest] = []
+
+    def measured(request: AbRequest, *_: object) -> RunRecord:
+        winners.append(request)
+        return records_factory.default_on()
+
+    monkeypatch.setattr(several.pipeline, "ab", measured)
+    monkeypatch.setattr(family_run, "measuring", measuring)
+    monkeypatch.setattr(Sitting, "before_timing", let_through)
+    monkeypatch.setattr(Sitting, "limits", lambda self: Limits())
+    monkeypatch.setattr(StubWorkload, "token_parameters", decoded, raising=False)
+    monkeypatch.setattr(type(catalog.get("planted_several")), "unmet", no_kernel)
+    words = ["ab", "planted_several", "--set", "clock=virtual", "--pairs", "6", "--yes"]
+    models = ["--tokens-on", "small", "--tokens-on", "large"]
+    lacks = "tokens of planted_several=4 are not compared on large: planted_several=4 cannot run "
+    where = Home(tmp_path, tmp_path / "locks")
+
+    assert cli.main([*words, "--cand", "1,4", *models]) == 0
+    assert lacks in " ".join(capsys.readouterr().err.split())
+    (name,) = family_store.ids(where)
+    folder, found = family_store.folder(where, name), family_store.begun(where, name)
+    assert found is not None
+    evidence = [spool_reader.load(folder, run_id).record for _, run_id in found.runs]
+    assert [[one.text for one in record.spec.tokens_on] for record in evidence] == [
+        ["small", "large"],
+        ["small"],
+    ]
+    assert [len(record.warnings) for record in evidence] == [0, 1]
+    resuming.refuse_other_selection(found.request, found, evidence[1])
+    (asked,) = winners
+    compared = {"1": ("small", "large"), "4": ("small",)}
+    assert asked.tokens_on == compared[str(asked.cand)]
+    assert any(text.startswith(lacks) for text in asked.selected) == (asked.cand == "4")
+
+    four = family_store.found(where, name)
+    assert four is not None
+    chosen = four.model_copy(update={"winner": "4", "winner_run": ""})
+    several._decided(where, found.request, chosen, SilentListener())
+    assert winners[-1].tokens_on == ("small",)
+    assert winners[-1].selected[0].startswith(lacks)
+
+    assert cli.main([*words, "--cand", "4,5", *models[2:]]) == 0
+    monkeypatch.setattr(
+        type(catalog.get("planted_several")), "unmet", lambda *asked: no_kernel(*asked[:2], "4")
+    )
+    assert cli.main([*words, "--cand", "1,4", *models]) == 2
+    assert "leave large out, or name another model" in " ".join(capsys.readouterr().err.split())
 
 
 OTHERS = (

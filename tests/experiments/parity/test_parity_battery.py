@@ -164,6 +164,29 @@ def test_another_stack_measures_again(tmp_path: Path) -> None:
     assert arms.asked
 
 
+def test_what_one_version_of_the_sanitizer_passed_is_not_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ParityCache(tmp_path / "parity", "torch 2.13")
+    asked = spec(device="cuda:0")
+    tool = tmp_path / "compute-sanitizer"
+
+    def sanitized(version: str) -> bool:
+        """Whether the sanitizers ran where the tool says this version."""
+        tool.write_text(f"#!/bin/sh\necho NVIDIA\necho '{version}'\n")
+        tool.chmod(0o755)
+        arms = FakeArms()
+        battery(arms, asked, cache=cache)
+        return "memcheck" in [task.kind for task in arms.asked]
+
+    monkeypatch.setattr(sanitizer_tool, "find_sanitizer", lambda: str(tool))
+    old, new = "Version 2025.3.1.0 (build 1)", "Version 2025.3.1.0 (build 2)"
+    assert [sanitized(one) for one in (old, old, new, old)] == [True, False, True, False]
+    monkeypatch.setattr(sanitizer_tool, "find_sanitizer", lambda: None)
+    report, _, _ = battery(FakeArms(), asked, cache=cache)
+    assert {one.name: one.status for one in report.checks}["memcheck"] == "not-run"
+
+
 def test_the_number_of_pairs_does_not_matter_to_parity(tmp_path: Path) -> None:
     battery(FakeArms(), cache=ParityCache(tmp_path, ""))
     arms = FakeArms()

@@ -15,6 +15,7 @@ from experiments.run_record import RunRecord
 from experiments.server_process import ServerDied
 from experiments.spec import LeverSetting
 from experiments.spool import Spool
+from experiments.stack.hold import inputs_changed
 from experiments.stack.plan import Rows, order, waterfall
 from experiments.stack.records import StackSpec
 from experiments.stack.stage import Cell, Stage, different_work
@@ -220,6 +221,23 @@ def test_without_the_row_of_no_lever_there_is_no_table(stage_of: MakeStage) -> N
     stage = stage_of(machine)
     stage.go()
     assert stage.faults == (("reference-failed", "crashed at measure: it broke"),)
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_a_row_that_read_other_weights_makes_all_of_them_worthless(
+    stage_of: MakeStage, row: int
+) -> None:
+    machine = Machine()
+    other = TaskResult(failure="inputs-changed", stage="warm-up", message="they have changed")
+    machine.fails = lambda block, count: other if (block, count) == (1, row) else None
+    stage = stage_of(machine)
+    assert stage.go() == "a fault ended it"
+    ((code, text),) = stage.faults
+    assert code == "inputs-differ"
+    assert text.endswith("inputs-changed at warm-up: they have changed")
+    assert inputs_changed(stage.cells) == (
+        ("inputs-differ", f"{stage.cells[row].arm} at warm-up: they have changed"),
+    )
 
 
 def test_rows_that_worked_on_other_inputs_are_confounded(stage_of: MakeStage) -> None:

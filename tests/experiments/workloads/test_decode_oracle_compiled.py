@@ -76,6 +76,24 @@ def test_each_batch_and_model_has_a_form_of_its_own(model: Any, folder: Path) ->
     assert {path.parent for path in paths if path is not None} == {folder}
 
 
+def test_a_form_of_an_older_text_of_our_own_is_not_loaded(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = CompiledForward(model, "2 slots")
+    before = form._path()
+    assert form._path() == before
+    read = Path.read_bytes
+    for name in oracle_compiled.MADE_BY:
+
+        def edited(path: Path, name: str = name) -> bytes:
+            return read(path) + (b"# changed" if path.name == name else b"")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "read_bytes", edited)
+            assert form._path() != before, name
+    assert form._path() == before
+
+
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler makes a graph and leaves the function as it is."""
 
@@ -136,6 +154,72 @@ def test_a_form_that_could_not_be_kept_is_not_compiled_twice_again(
         assert refused.how == "compiled (not kept: RuntimeError: this version keeps nothing)"
     assert tries == ["tried"]
     assert len(list(folder.glob("*.refused"))) == 1
+
+
+def wrapped(inner: BaseException) -> RuntimeError:
+    """As the compiler raises what its own code generation raised."""
+    found = RuntimeError("backend failed")
+    found.__cause__ = inner
+    return found
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        EOFError("cut"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        wrapped(OSError(28, "No space left on device")),
+        RuntimeError("InductorError: OSError: [Errno 28] No space left on device"),
+    ],
+    ids=["disk", "cut", "memory", "wrapped", "retold"],
+)
+def test_a_form_that_a_passing_cause_kept_from_its_place_is_tried_again(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    planted(monkeypatch)
+    tries: list[str] = []
+
+    def fail(*_: object) -> Any:
+        tries.append("tried")
+        raise error
+
+    monkeypatch.setattr(oracle_compiled, "_ahead", fail)
+    for _ in range(2):
+        form = CompiledForward(model, "3 slots")
+        decoder(model, form).step()
+        assert form.how.startswith(f"compiled (not kept: {type(error).__name__}: ")
+    assert len(tries) == 2
+    assert not list(folder.glob("*"))
+
+
+def test_a_form_whose_writing_was_cut_leaves_nothing_and_is_written_the_next_time(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [True]
+
+    class Form:
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            counters["stats"]["unique_graphs"] += 1
+            return oracle_compiled._logits(*given, **named)
+
+        def save_compiled_function(self, path: str) -> None:
+            Path(path).write_bytes(b"half of it")
+            if full.pop():
+                full.append(False)
+                raise OSError(28, "No space left on device")
+
+        def disable_guard_check(self) -> None:
+            """There is none."""
+
+    monkeypatch.setattr(oracle_compiled, "_ahead", lambda *_: Form())
+    found = []
+    for _ in range(2):
+        form = CompiledForward(model, "2 slots")
+        decoder(model, form).step()
+        found.append((form.how, len(list(folder.glob("*")))))
+    said = "compiled (not kept: OSError: [Errno 28] No space left on device)"
+    assert found == [(said, 0), ("compiled and kept", 1)]
 
 
 def test_what_was_compiled_is_used_although_it_cannot_be_written(
