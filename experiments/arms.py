@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from experiments.executor import Execution
 from experiments.plan import Run
-from experiments.records import Arm, ArmFailure, Sample, Witness
+from experiments.records import Arm, ArmFailure, Sample
 from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Task, TaskKind, TaskResult
 from experiments.values import Scalar
+from experiments.witness_records import Witness
 from levers.base import OFF
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from experiments.records import Sample, Witness
+from experiments.records import Sample
 from experiments.values import Scalar
+from experiments.witness_records import Witness
 
 AUTOTUNED = "autotune."
 """Beginning of the facts that name an autotuner's winner; the kernel and its key follow."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.parity_records import CheckResult, ParityReport
-from experiments.records import ArmFailure, Look, LostPair, RunStatus, Sample, Timing, Witness
+from experiments.records import ArmFailure, Look, LostPair, RunStatus, Sample, Timing
 from experiments.run_record import RunRecord
 from experiments.values import Value
+from experiments.witness_records import Witness
 
 
 @dataclass(frozen=True, slots=True)

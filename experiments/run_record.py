@@ -20,10 +20,10 @@ from experiments.records import (
     RunStatus,
     Sample,
     Timing,
-    Witness,
 )
 from experiments.spec import AbSpec
 from experiments.values import SCHEMA_VERSION, FrozenMap, Value
+from experiments.witness_records import Witness
 from experiments.workloads.base import Target
 from levers.policy import Axis, ParityClass
 

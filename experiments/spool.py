@@ -23,9 +23,10 @@ from experiments.files import write_atomically
 from experiments.home import make_folder
 from experiments.journal import Contents, Entry, assemble, encode
 from experiments.parity_records import CheckResult, ParityReport
-from experiments.records import ArmFailure, Look, LostPair, RunStatus, Sample, Timing, Witness
+from experiments.records import ArmFailure, Look, LostPair, RunStatus, Sample, Timing
 from experiments.run_record import RunRecord
 from experiments.spool_reader import HEAD, JOURNAL, VERDICT, Loaded, find, load, read_head, scan
+from experiments.witness_records import Witness
 from levers.errors import StoreError, UsageError
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.failure_kinds import levers_own
-from experiments.records import COUNTED, WORK
 from experiments.values import Scalar
+from experiments.witness_records import COUNTED, WORK
 from experiments.workloads.base import Session
 from levers import catalog
 from levers.handle import held

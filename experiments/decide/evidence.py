@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from experiments.autotuned import changing_winners
 from experiments.parity_records import ParityReport
-from experiments.records import ArmFailure, AxisState, Effect, Look, LostPair, Sample, Witness
+from experiments.records import ArmFailure, AxisState, Effect, Look, LostPair, Sample
 from experiments.sequential import Method
 from experiments.spec import DEFAULT_LOOKS
+from experiments.witness_records import Witness
 from levers.policy import Axis, GatingPolicy, Guard, ParityClass
 
 

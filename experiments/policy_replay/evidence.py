@@ -13,8 +13,9 @@ from typing import Literal, TypeAlias
 from experiments.decide.evidence import Evidence
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.policy_replay.corpus import RecordedAxis, RecordedDecision, RecordedGate
-from experiments.records import AxisState, Effect, Look, Witness
+from experiments.records import AxisState, Effect, Look
 from experiments.sequential import ALPHA
+from experiments.witness_records import Witness
 from levers.errors import UnknownName
 from levers.policy import Axis, GatingPolicy, ParityClass
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from experiments import files, spool
-from experiments.records import ArmFailure, LostPair, Sample, Timing, Witness
+from experiments.records import ArmFailure, LostPair, Sample, Timing
 from experiments.run_record import RunRecord
 from experiments.spool_reader import load
+from experiments.witness_records import Witness
 from levers.errors import StoreError, UnknownName, UsageError
 from levers.policy import Axis
 from tests.support import records_factory

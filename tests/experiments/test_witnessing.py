@@ -14,7 +14,7 @@ import pytest
 from experiments import witnessing
 from experiments.decide.order import SAME_WORK, decide_effects
 from experiments.failure_kinds import kind_of
-from experiments.records import WORK
+from experiments.witness_records import WORK
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import names
 from experiments.workloads.decode.session import DecodeSession, open_session

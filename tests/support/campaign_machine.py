@@ -20,7 +20,7 @@ from experiments import environment, prepare, run_setup, spool_reader, token_mod
 from experiments.home import Home, make_folder
 from experiments.parity_records import ParityReport
 from experiments.profiling_records import GROUPS, GroupTime, Profile
-from experiments.records import Sample, Witness
+from experiments.records import Sample
 from experiments.registry.store import Registry
 from experiments.replay import decide_again
 from experiments.requests import AbRequest, Listener
@@ -33,6 +33,7 @@ from experiments.stack import store as stack_store
 from experiments.stack.records import RowEvidence, StackRecord
 from experiments.stack.requests import StackRequest
 from experiments.stack.stats import analysed
+from experiments.witness_records import Witness
 from tests.support.evidence_factory import parity
 from tests.support.evidence_factory import sample as one_sample
 from tests.support.stub_workload import RATE, STEP

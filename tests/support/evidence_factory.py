@@ -9,7 +9,8 @@ from scipy.special import stdtrit
 
 from experiments.decide.evidence import Evidence
 from experiments.parity_records import CheckResult, ParityReport
-from experiments.records import Arm, AxisState, Effect, Look, LostPair, Sample, StateName, Witness
+from experiments.records import Arm, AxisState, Effect, Look, LostPair, Sample, StateName
+from experiments.witness_records import Witness
 from levers.policy import Axis, GatingPolicy, Guard, ParityClass
 
 GUARD = "decode/itl_ms/p95"

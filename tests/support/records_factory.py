@@ -18,10 +18,10 @@ from experiments.records import (
     Outcome,
     Sample,
     Timing,
-    Witness,
 )
 from experiments.run_record import RunRecord
 from experiments.spec import AbSpec
+from experiments.witness_records import Witness
 from levers.policy import Axis, GatingPolicy, Guard, ParityClass
 
 TOK_S = {f"decode/tok_s/c{c}": Axis(f"decode/tok_s/c{c}", "tok/s", True) for c in (1, 2, 4, 8)}

@@ -23,13 +23,13 @@ from experiments.family.records import FamilyRecord
 from experiments.family.stage import Member
 from experiments.home import Home
 from experiments.parity_records import ParityReport
-from experiments.records import Witness
 from experiments.requests import AbRequest, SilentListener
 from experiments.run_record import RunRecord
 from experiments.sitting import Sitting
 from experiments.spool import Spool
 from experiments.tasks import TaskResult
 from experiments.values import Scalar
+from experiments.witness_records import Witness
 from experiments.workloads.base import DeviceFacts
 from levers import catalog
 from levers.base import Facts

@@ -15,13 +15,13 @@ from experiments.family.outcome import lines, record_of, winners_request
 from experiments.family.rules import looks_of_family
 from experiments.family.stage import Member, Stage
 from experiments.parity_records import ParityReport
-from experiments.records import Witness
 from experiments.requests import AbRequest, SilentListener
 from experiments.run_record import RunRecord
 from experiments.server_process import ServerDied
 from experiments.spool import Spool
 from experiments.tasks import Measurement, Task, TaskResult
 from experiments.values import Scalar
+from experiments.witness_records import Witness
 from levers.policy import ParityClass
 from tests.support import evidence_factory, records_factory, runs
 from tests.support.stub_workload import RATE, STEP, STUB
