@@ -166,10 +166,10 @@ REASON_TEXTS: dict[str, Reason] = {
         "Free the device, or choose another one with --device, then run again.",
     ),
     "inputs-differ": Reason(
-        "The arms of a pair did not work on the same inputs or did not produce as much, or a "
-        "process loaded other weights than the run began with.",
-        "Correct what changes the inputs or the amount of output; where the weights were exchanged "
-        "on purpose, start a new run.",
+        "The arms of a pair did not work on the same inputs, did not produce as much or did other "
+        "work while they were timed, or a process loaded other weights than the run began with.",
+        "Correct what changes the inputs or the work; where the weights were exchanged on purpose, "
+        "start a new run.",
     ),
     "recompiled": Reason(
         "Something was compiled or autotuned inside the timed part of a sample.",

@@ -64,6 +64,10 @@ def problem_of(error: ValidationError) -> str:
 INPUTS_OVERWRITTEN = "inputs_overwritten"
 """The fact of a sample that names those of its inputs which are not as drawn after its work."""
 
+LOSS, LOSS_ALLOWANCE = "loss", "loss_allowance"
+"""The series of a sample that holds the loss of each timed step, and the fact that says how far the
+arms' may be apart, as a share of the reference's."""
+
 
 def named_digests(digests: Mapping[str, str]) -> str:
     """Digests of the parts of one thing as one, such as ``clean:31f2.. noise:77ab..``."""

@@ -70,6 +70,10 @@ class DefectiveLever(LevergateError):
     """A hook that only states or reads something raised: no arm's fault, but the lever's."""
 
 
+class OtherWork(LevergateError):
+    """What stands at a site does other work than it was asked for, so that no time of it counts."""
+
+
 class BrokenLever(LevergateError):
     """A plugin that did not import was asked for; says what its last words were."""
 

@@ -34,12 +34,6 @@ from levers.step_lever import StepLever
 
 SITE = "flow.micro_batches"
 
-ONE_ORDER = {
-    "uniform": "samples of one length have one order",
-    "skewed": "the longest sample is drawn first there",
-}
-"""Profiles of lengths that it cannot change, and why."""
-
 
 class LongestFirst(StepLever):
     """Wraps the callable that splits a step's samples."""
@@ -52,16 +46,14 @@ class LongestFirst(StepLever):
     workloads = ("slat_flow",)
 
     def unmet(self, facts: Facts, setting: str) -> tuple[str, ...]:
-        """It needs the site, and micro-batches whose samples may lie in another order."""
+        """It needs the site, and samples of more than one length."""
         if setting == OFF:
             return ()
         reasons = []
         if SITE not in facts.sites:
             reasons.append(f"{facts.workload} has no site {SITE}")
-        if reason := ONE_ORDER.get(str(facts.parameters.get("profile"))):
-            reasons.append(f"profile={facts.parameters['profile']}: {reason}")
-        if facts.parameters.get("bs") == 1:
-            reasons.append("bs=1: a micro-batch of one sample has one order")
+        if facts.parameters.get("profile") == "uniform":
+            reasons.append("profile=uniform: samples of one length have one order")
         return tuple(reasons)
 
     def operation(self, site: Site, setting: str) -> Callable[..., Any]:

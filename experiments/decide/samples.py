@@ -11,8 +11,11 @@ from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.plan import LOSS_LIMIT
 from experiments.records import Arm, Decision, LostPair, Sample
 from experiments.stats import binomial_p
-from experiments.values import INPUTS_OVERWRITTEN, unlike
-from levers.policy import Axis
+from experiments.values import INPUTS_OVERWRITTEN, LOSS, LOSS_ALLOWANCE, unlike
+from levers.policy import Axis, ParityClass
+
+TOLERATED_TIMES = 10
+"""How much further the losses of a tolerated candidate may be from the reference's."""
 
 UNEVEN_P = 0.05
 """Exact binomial p below which losses count as uneven between the arms (design: decisions)."""
@@ -24,6 +27,7 @@ def decide_samples(evidence: Evidence) -> Decision | None:
         _pairs_lost,
         _uneven_loss,
         _inputs_differ,
+        _losses_differ,
         _recompiled,
         _impossible,
         _oracle_mode,
@@ -75,6 +79,30 @@ def _inputs_differ(evidence: Evidence) -> Decision | None:
                 f"{place} did different amounts of work: {counts} outputs; "
                 "a shorter answer is no speed-up",
             )
+    return None
+
+
+def _losses_differ(evidence: Evidence) -> Decision | None:
+    """Losses of the timed steps that are further apart than the same work's can be.
+
+    A candidate that leaves work out while it is timed is right in every check before; its loss is
+    not. Where the policy tolerates another result, ten times as much is let through.
+    """
+    tolerated = evidence.policy.claims is ParityClass.TOLERATED
+    for one, other in _side_by_side(evidence):
+        allowance = one.telemetry.get(LOSS_ALLOWANCE)
+        losses, others = one.raw.get(LOSS, ()), other.raw.get(LOSS, ())
+        if not isinstance(allowance, float) or not others:
+            continue
+        most = allowance * (TOLERATED_TIMES if tolerated else 1)
+        for step, (a, b) in enumerate(zip(losses, others, strict=False), 1):
+            if abs(a - b) > most * abs(a):
+                return invalid(
+                    "inputs-differ",
+                    f"pair {one.pair}: in timed step {step} {one.arm} has a loss of {a:.6g} and "
+                    f"{other.arm} of {b:.6g}, further apart than {most:.1%}: while timed they did "
+                    "different work",
+                )
     return None
 
 

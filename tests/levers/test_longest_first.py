@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 
 import pytest
@@ -13,6 +14,7 @@ from experiments.workloads.flow.inputs import batch_digest
 from experiments.workloads.flow.session import TrainingSession, open_session
 from experiments.workloads.flow.workload import SLAT_FLOW
 from levers.base import OpCase, Site, claims, engaged
+from levers.errors import OtherWork
 from levers.lint import SampleFacts, complaints
 from levers.longest_first import LEVER, SITE
 from levers.per_gpu_batch import LEVER as PER_GPU_BATCH
@@ -39,8 +41,6 @@ def test_what_has_one_order_is_unmet() -> None:
     assert LEVER.unmet(facts(profile="lognormal", bs=4), "on") == ()
     assert LEVER.unmet(facts(profile="uniform", bs=4), "off") == ()
     assert "one length" in LEVER.unmet(facts(profile="uniform", bs=4), "on")[0]
-    assert "drawn first" in LEVER.unmet(facts(profile="skewed", bs=4), "on")[0]
-    assert "one sample" in LEVER.unmet(facts(profile="lognormal", bs=1), "on")[0]
     assert SITE in LEVER.unmet(SampleFacts("cpu", "ss_flow"), "on")[0]
 
 
@@ -103,6 +103,45 @@ def test_switching_it_off_inside_a_process_packs_the_drawn_order_again() -> None
         during = one.step().batches()
     after = one.step().batches()
     assert during[0].layout.lengths != before[0].layout.lengths == after[0].layout.lengths
+
+
+def test_what_is_cut_otherwise_is_another_plan() -> None:
+    plans = set()
+    for cut in (lambda s: [s[:4], s[4:]], lambda s: [s[::2], s[1::2]], lambda s: [s[4:], s[:4]]):
+        one = session(accumulate="2")
+        one.sites[SITE].launch = lambda samples, _, cut=cut: cut(samples)
+        one.exercise()
+        plans.add(LEVER.witness(one.sites[SITE])["train/tok_s"])
+    assert plans == {"samples=4 x 2", "samples=4 regrouped x 2"}
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda s: [s[:3]],
+        lambda s: [[*s, s[0]]],
+        lambda s: [[s[0], *s[:3]]],
+        lambda s: [s, []],
+        lambda s: [[*s[:3], copy.copy(s[3])]],
+        lambda s: [],
+    ],
+    ids=["one left out", "one more", "one twice", "an empty one", "a stranger", "none"],
+)
+def test_a_split_that_is_not_all_of_the_samples_is_refused_while_it_is_timed(cut: object) -> None:
+    one = session()
+    one.warm_up()
+    one.sites[SITE].launch = lambda samples, _: cut(samples)  # type: ignore[operator]
+    with pytest.raises(OtherWork, match="given 4 samples and split them into"):
+        one.measure()
+
+
+def test_the_inputs_are_those_that_the_last_step_worked_on() -> None:
+    one = session()
+    found = one.measure()
+    assert found.inputs_digest == batch_digest(*one.step().ran)
+    assert found.facts["loss_allowance"] == 0.002
+    moving = session(optimizer="adamw").measure()
+    assert moving.facts["loss_allowance"] == pytest.approx(0.03)
 
 
 def test_an_overwritten_input_is_found_in_any_order() -> None:

@@ -98,7 +98,7 @@ def _losses(run: _Pass) -> Outputs:
     for index in range(int(run.arguments.get("steps", config.curve_steps))):
         step.load(_curve_samples(run, config, index))
         losses.append(float(step.run()))
-        inputs.append(batch_digest(*step.batches()))
+        inputs.append(batch_digest(*step.ran))
     bad = sum(not torch.isfinite(torch.tensor(loss)).item() for loss in losses)
     return Outputs(
         losses=tuple(losses),
@@ -127,7 +127,7 @@ def _gradients(run: _Pass) -> Outputs:
     return Outputs(
         gradients=tuple(compared(step.model, truth)),
         nonfinite=_nonfinite(step.model),
-        inputs_digest=batch_digest(*step.batches()),
+        inputs_digest=batch_digest(*step.ran),
     )
 
 
@@ -138,7 +138,7 @@ def _digests(run: _Pass) -> Outputs:
     return Outputs(
         digests={**digests, "loss": digest_tensors([loss])},
         nonfinite=_nonfinite(step.model),
-        inputs_digest=batch_digest(*step.batches()),
+        inputs_digest=batch_digest(*step.ran),
     )
 
 

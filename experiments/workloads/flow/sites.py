@@ -180,9 +180,16 @@ class Sites:
         found: list[Sequence[S]] = self.by_name[MICRO_BATCHES].launch(samples, size)
         return found
 
-    def micro_batch_ran(self, drawn: Sequence[int]) -> None:
-        """Count one micro-batch; ``drawn`` are its samples' positions among the step's."""
-        moved = "" if list(drawn) == sorted(drawn) else " reordered"
+    def micro_batch_ran(self, drawn: Sequence[int], first: int) -> None:
+        """Count one micro-batch.
+
+        Args:
+            drawn: its samples' positions among the step's, in the order in which they are packed.
+            first: how many samples of the step went before it.
+        """
+        usual = list(range(first, first + len(drawn)))
+        moved = "" if list(drawn) == usual else " regrouped"
+        moved = " reordered" if moved and sorted(drawn) == usual else moved
         self._count(self.by_name[MICRO_BATCHES], f"samples={len(drawn)}{moved}")
 
     def _count(self, site: Site, plan: str) -> None:

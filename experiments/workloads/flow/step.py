@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,11 @@ from torch import Tensor
 from experiments.workloads.flow.batch import Batch, Sample, flow_loss, pack
 from experiments.workloads.flow.config import FlowConfig
 from experiments.workloads.flow.model import FlowModel
+from experiments.workloads.flow.names import MICRO_BATCHES
 from experiments.workloads.flow.precision import Precision
 from experiments.workloads.flow.sites import Sites
 from experiments.workloads.team import ALONE, Team
+from levers.errors import OtherWork
 
 LEARNING_RATE = 1e-4
 BETAS = (0.9, 0.95)
@@ -88,6 +91,24 @@ Split: TypeAlias = tuple[tuple[int, ...], ...]
 """The positions of the samples in each micro-batch, in the order in which they are packed."""
 
 
+def _positions(groups: Sequence[Sequence[Sample]], samples: Sequence[Sample]) -> Split:
+    """Where the samples of each group are among the step's, each of which must be there once.
+
+    Raises:
+        OtherWork: they are not.
+    """
+    position = {id(one): index for index, one in enumerate(samples)}
+    split = tuple(tuple(position.get(id(one), -1) for one in group) for group in groups)
+    found = sorted(itertools.chain.from_iterable(split))
+    if found != list(range(len(samples))) or not all(split):
+        raise OtherWork(
+            f"{MICRO_BATCHES} was given {len(samples)} samples and split them into "
+            f"{[list(group) for group in split]} (-1: none of them)",
+            cure="put each sample of the step into one micro-batch, and no other one",
+        )
+    return split
+
+
 @dataclass(slots=True)
 class Step:
     """The work that is timed: a model, the samples of a step, and perhaps an optimiser.
@@ -95,6 +116,9 @@ class Step:
     The site of the micro-batches says at each step how the samples are split, and in which order
     each micro-batch has them; each split is packed onto the device once. Several ranks begin a step
     together and average their gradients after its last micro-batch.
+
+    Attributes:
+        ran: the micro-batches that the last step worked on.
     """
 
     model: FlowModel
@@ -102,6 +126,7 @@ class Step:
     optimizer: torch.optim.Optimizer | None = None
     team: Team = ALONE
     forward: Callable[..., Tensor] = field(init=False)
+    ran: tuple[Batch, ...] = field(init=False, default=())
     _packed: dict[Split, tuple[Batch, ...]] = field(init=False, default_factory=dict)
     _forward_s: float = field(init=False, default=0.0)
 
@@ -119,10 +144,13 @@ class Step:
         self._packed.clear()
 
     def batches(self) -> tuple[Batch, ...]:
-        """The micro-batches, on the device."""
+        """The micro-batches, on the device.
+
+        Raises:
+            OtherWork: the site's split leaves a sample out, has one twice, or brings its own.
+        """
         groups = self.model.sites.micro_batches(self.samples, self.model.config.bs)
-        position = {id(one): index for index, one in enumerate(self.samples)}
-        split = tuple(tuple(position[id(one)] for one in group) for group in groups)
+        split = _positions(groups, self.samples)
         if split not in self._packed:
             self._packed = {split: self._pack(split)}
         return self._packed[split]
@@ -146,9 +174,11 @@ class Step:
     def run(self) -> Tensor:
         """One step; the gradients are new each time. Returns the loss, on the device."""
         self.model.zero_grad(set_to_none=True)
-        *kept, last = self.batches()
+        self.ran = self.batches()
+        *kept, last = self.ran
         losses = [self._accumulate(batch, self.team.local(self.forward)) for batch in kept]
         losses.append(self._accumulate(last, contextlib.nullcontext()))
+        self._note_split()
         if self.optimizer is not None:
             self.optimizer.step()
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
@@ -163,8 +193,14 @@ class Step:
             loss = flow_loss(self.model, batch, self.forward)
             self._forward_s += time.perf_counter() - start
             self.team.backward(loss)
-        self.model.sites.micro_batch_ran(batch.drawn)
         return loss.detach()
+
+    def _note_split(self) -> None:
+        """Tell the site what it has made."""
+        first = 0
+        for batch in self.ran:
+            self.model.sites.micro_batch_ran(batch.drawn, first)
+            first += len(batch.drawn)
 
     def timed(self) -> Timed:
         """One step from an idle device to an idle device; nothing waits for the device within."""
