@@ -68,6 +68,9 @@ LOSS, LOSS_ALLOWANCE = "loss", "loss_allowance"
 """The series of a sample that holds the loss of each timed step, and the fact that says how far the
 arms' may be apart, as a share of the reference's."""
 
+TOKENS = "tokens/"
+"""Beginning of the series of a sample that hold the token of each stream in a timed step."""
+
 
 def named_digests(digests: Mapping[str, str]) -> str:
     """Digests of the parts of one thing as one, such as ``clean:31f2.. noise:77ab..``."""

@@ -11,8 +11,12 @@ from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.plan import LOSS_LIMIT
 from experiments.records import Arm, Decision, LostPair, Sample
 from experiments.stats import binomial_p
-from experiments.values import INPUTS_OVERWRITTEN, LOSS, LOSS_ALLOWANCE, unlike
+from experiments.values import INPUTS_OVERWRITTEN, LOSS, LOSS_ALLOWANCE, TOKENS, unlike
 from levers.policy import Axis, ParityClass
+
+FEWEST_APART = 3
+"""Streams of a timed step that must differ, beside being most of them. A near-tie takes one: where
+one in thirty meets one within two steps, three of four do so once in 10,000 runs."""
 
 TOLERATED_TIMES = 10
 """How much further the losses of a tolerated candidate may be from the reference's."""
@@ -28,6 +32,7 @@ def decide_samples(evidence: Evidence) -> Decision | None:
         _uneven_loss,
         _inputs_differ,
         _losses_differ,
+        _tokens_differ,
         _recompiled,
         _impossible,
         _oracle_mode,
@@ -102,6 +107,32 @@ def _losses_differ(evidence: Evidence) -> Decision | None:
                     f"pair {one.pair}: in timed step {step} {one.arm} has a loss of {a:.6g} and "
                     f"{other.arm} of {b:.6g}, further apart than {most:.1%}: while timed they did "
                     "different work",
+                )
+    return None
+
+
+def _tokens_differ(evidence: Evidence) -> Decision | None:
+    """Most streams of a timed step going elsewhere than the reference's: other work, while timed.
+
+    A near-tie may take one stream elsewhere and does so in every sample of a run. Where the policy
+    tolerates another result, tokens say nothing.
+    """
+    if evidence.policy.claims is ParityClass.TOLERATED:
+        return None
+    for one, other in _side_by_side(evidence):
+        if other.arm != "cand":
+            continue
+        for name in sorted(one.raw.keys() & other.raw.keys()):
+            if not name.startswith(TOKENS):
+                continue
+            pairs = list(zip(one.raw[name], other.raw[name], strict=False))
+            apart = sum(a != b for a, b in pairs)
+            if apart >= FEWEST_APART and 2 * apart > len(pairs):
+                return invalid(
+                    "inputs-differ",
+                    f"pair {one.pair}: at {name.removeprefix(TOKENS)} {apart} of {len(pairs)} "
+                    "streams have another token in the same timed step, more than near-ties can "
+                    "give: while timed the arms did different work",
                 )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,13 +38,25 @@ def time_prefills(
     return times
 
 
+class Decoded(NamedTuple):
+    """A stretch of timed steps.
+
+    Attributes:
+        gaps_s: seconds between the tokens of all slots.
+        first: what the first timed step gave each slot.
+    """
+
+    gaps_s: list[float]
+    first: tuple[int, ...]
+
+
 def time_decode(
     engine: DecodeEngine,
     step: Callable[[], Tensor],
     starts: Sequence[tuple[int, int]],
     steps: int,
-) -> list[float]:
-    """Gaps in seconds between the tokens of all slots, decoded ``steps`` times from filled caches.
+) -> Decoded:
+    """All slots, decoded ``steps`` times from filled caches.
 
     Args:
         engine: with the caches of the slots filled.
@@ -54,16 +67,17 @@ def time_decode(
     count = len(starts)
     engine.tokens_B[:count] = torch.tensor([s[0] for s in starts]).to(engine.tokens_B.device)
     engine.positions_B[:count] = torch.tensor([s[1] for s in starts]).to(engine.tokens_B.device)
-    gaps = []
+    gaps: list[float] = []
+    given: list[list[int]] = []
     for _ in range(SETTLE):
         step().tolist()
     last = time.perf_counter()
     for _ in range(steps):
-        step().tolist()
+        given.append(step().tolist())
         now = time.perf_counter()
         gaps.append(now - last)
         last = now
-    return gaps
+    return Decoded(gaps, tuple(given[0][:count]) if given else ())
 
 
 def axis_values(

@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.metrics import percentile
 from experiments.stopwatch import Stopwatch
 from experiments.tasks import Measurement, Outputs
-from experiments.values import Scalar
+from experiments.values import TOKENS, Scalar
 from experiments.workloads.base import unpaced
 from experiments.workloads.decode import arrivals, floor, generation, measuring
 from experiments.workloads.decode.building import build_engine, engine_for_prompts
@@ -118,7 +118,7 @@ class DecodeSession:
         self._weight_bytes = floor.read_bytes(self._engine.weights)
         self._copy_rate = floor.copy_rate(self._device, self._weight_bytes)
 
-    def _decode(self, count: int, steps: int) -> list[float]:
+    def _decode(self, count: int, steps: int) -> measuring.Decoded:
         return measuring.time_decode(self._engine, self._step(count), self._starts[:count], steps)
 
     def measure(self) -> Measurement:
@@ -131,6 +131,7 @@ class DecodeSession:
         requests = self._requests(self._number("rounds"))
         ttft: list[float] = []
         gaps: dict[int, list[float]] = {count: [] for count in self._counts}
+        given: dict[int, tuple[int, ...]] = {}
         for share in requests:
             for start in range(0, len(share), PREFILLS_A_TURN):
                 self.pace()
@@ -138,9 +139,12 @@ class DecodeSession:
                 ttft += measuring.time_prefills(self._door, few)
             for count in self._counts:
                 self.pace()
-                gaps[count] += self._decode(count, self._number("round_steps"))
+                done = self._decode(count, self._number("round_steps"))
+                gaps[count] += done.gaps_s
+                given[count] = done.first
         peak = measuring.peak_bytes(self._device)
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps.items()}
+        raw |= {f"{TOKENS}c{c}": tuple(map(float, tokens)) for c, tokens in given.items()}
         return Measurement(
             values=measuring.axis_values(gaps, ttft, peak) | self._fixed,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},

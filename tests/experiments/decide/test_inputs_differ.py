@@ -56,3 +56,22 @@ def test_a_tolerated_candidate_may_be_ten_times_as_far() -> None:
     found = losses((2.0,), (1.95,), policy=rough)
     assert found is not None
     assert "further apart than 2.0%" in found.detail
+
+
+def tokens(ref: tuple[float, ...], cand: tuple[float, ...], **changes: object) -> Decision | None:
+    mine = sample(0, "ref", {C1: 1.0}, raw={"tokens/c4": ref})
+    other = sample(0, "cand", {C1: 1.0}, raw={"tokens/c4": cand})
+    return decide_samples(evidence(samples=(mine, other), **changes))
+
+
+def test_most_streams_of_a_timed_step_elsewhere_are_other_work() -> None:
+    found = tokens((1, 2, 3, 4), (1, 7, 8, 9))
+    assert found is not None
+    assert (found.outcome, found.reason) == ("invalid", "inputs-differ")
+    assert "at c4 3 of 4 streams" in found.detail
+
+
+def test_near_ties_of_a_few_streams_are_no_other_work() -> None:
+    assert tokens((1, 2, 3, 4), (1, 2, 8, 9)) is None
+    assert tokens((1, 2), (8, 9)) is None
+    assert tokens((1, 2, 3, 4), (6, 7, 8, 9), policy=TOLERATED_POLICY) is None
