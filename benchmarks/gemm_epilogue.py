@@ -16,13 +16,13 @@ In this order, each line printed and written to ``$OUT/gemm_epilogue.json`` as i
    kernel after it.
 
 Times are medians of interleaved rounds on random operands. A line that fails says why, and the
-others go on. This is a benchmark of operations and no verdict.
+others go on; a part of which every line fails ends the program with 1. This is a benchmark of
+operations and no verdict.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -34,7 +34,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gemm_epilogue_checks import check
-from benchmarks.gemm_epilogue_report import Bench, Call, Report, host_us
+from benchmarks.gemm_epilogue_report import (
+    Bench,
+    Call,
+    Report,
+    at_least_one,
+    device,
+    file_in_out,
+    host_us,
+)
 from levers.kernels import cublaslt_products as products
 from levers.kernels.cublaslt import CANDIDATES, DEVICES
 from levers.kernels.cublaslt_abi import Epilogue
@@ -265,25 +273,25 @@ def run(
     return bench.report
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    usual = "cuda:0" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device, default=usual)
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     parser.add_argument(
-        "--proposals", type=int, default=CANDIDATES, help="measured of each product"
+        "--proposals", type=at_least_one, default=CANDIDATES, help="measured of each product"
     )
     options = parser.parse_args(arguments)
-    folder = os.environ.get("OUT")
-    out = Path(folder) / "gemm_epilogue.json" if folder else None
-    run(
+    report = run(
         options.device,
         rehearse=options.rehearse,
-        out=out,
+        out=file_in_out(parser, "gemm_epilogue.json"),
         only=options.only,
         proposals=options.proposals,
     )
+    return report.exit_code(options.only)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

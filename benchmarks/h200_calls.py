@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import h200_parity
+from benchmarks.h200_commands import ROOT, STOPPING_S, Halt, within
+from benchmarks.h200_journal import Journal
 from benchmarks.h200_training_evidence import evidence_of, export, held, unfinished
-from benchmarks.h200_training_packing import STOPPING_S, archive, copy_new, within
+from benchmarks.h200_training_packing import archive, copy_new
 from benchmarks.h200_training_steps import MODEL, RUN, Step
 from experiments.exit_codes import Exit
 from experiments.files import write_atomically
 
-ROOT = Path(__file__).resolve().parents[1]
 LEFT = 3
 """Exit code of a call that left something to do."""
 
@@ -39,37 +40,6 @@ LEAST_S = {"cuda:0": 60.0, "cpu": 10.0}
 
 
 @dataclass
-class Journal:
-    """What is known of each step, on disk after each change."""
-
-    path: Path
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, state: Path) -> Journal:
-        """The journal of a state folder."""
-        path = state / "journal.json"
-        return cls(path, json.loads(path.read_text()) if path.exists() else {})
-
-    def of(self, step: Step) -> dict[str, Any]:
-        """A step's entry; empty where it was never begun."""
-        return self.found.get(step.name, {})
-
-    def note(self, step: Step, **fields: Any) -> None:
-        """Write fields of a step's entry."""
-        self.found[step.name] = {**self.of(step), **fields}
-        write_atomically(self.path, json.dumps(self.found, indent=1) + "\n")
-
-    def forget(self, names: Sequence[str]) -> None:
-        """Run steps again that are done."""
-        for name in names:
-            self.found.pop(name, None)
-
-    def done(self, step: Step) -> bool:
-        return self.of(step).get("state") == "done"
-
-
-@dataclass
 class Driver:
     """One call.
 
@@ -81,6 +51,7 @@ class Driver:
         name: what its files are called.
         shared: folder through which calls on several GPUs of one host see each other's trained
             weights, bundles, kept parity and compiled oracles; None keeps them in the state.
+        halt: what ends the call before its time.
     """
 
     state: Path
@@ -91,6 +62,7 @@ class Driver:
     name: str
     clock: Callable[[], float] = time.monotonic
     shared: Path | None = None
+    halt: Halt = field(default_factory=Halt)
 
     def left_s(self) -> float:
         """Seconds for commands: the rest of the call, without stopping and packing."""
@@ -105,6 +77,17 @@ class Driver:
         if not (home / "cache").exists():
             (home / "cache").symlink_to(cache, target_is_directory=True)
         return home
+
+    def carry_out(self, wanted: Sequence[Step]) -> int:
+        """Run what is not done and give the exit code of the call.
+
+        A signal ends the call as its time does. What came of it is packed, whatever ends it.
+        """
+        with self.halt.by_signals():
+            try:
+                return 0 if self.go(wanted) else LEFT
+            finally:
+                self.pack()
 
     def go(self, wanted: Sequence[Step]) -> bool:
         """Run what is not done, as far as the time reaches; whether all is done.
@@ -121,7 +104,8 @@ class Driver:
                     say(f"{step.name:22} not begun: {reason}")
                 else:
                     self.take(step)
-                    self.pack()
+                    if not self.halt.why:  # the call's last packing is next
+                        self.pack()
                     taken = True
             left = waiting
         for step in left:
@@ -138,6 +122,8 @@ class Driver:
 
     def not_begun(self, step: Step) -> str:
         """Why a step is not begun now; empty where it is."""
+        if self.halt.why:
+            return self.halt.why
         left, least = self.left_s(), LEAST_S[self.device]
         needed = step.seconds if self.device != "cpu" and not step.resumable else least
         if left < needed:
@@ -231,7 +217,7 @@ class Driver:
         with (self.out / f"{name or self.name}.log").open("a") as log:
             log.write(f"\n## {step.name}: {' '.join(words[1:])}\n")
             log.flush()
-            return within(words, variables, log, self.left_s())
+            return within(words, variables, log, self.left_s(), self.halt)
 
     def words(self, step: Step, begun: str) -> tuple[str, ...]:
         """The words of a command of levergate, to begin it or to go on."""

@@ -10,7 +10,8 @@ of :mod:`benchmarks.h200_calls`, and OUT then holds ``h200_decode.json``, ``.log
 ``.state.tar.gz``. Two calls on two GPUs of a host have each a ``--state`` of its own; through
 ``--shared`` they see each other's trained weights, bundles and kept parity, so that the campaign
 takes in what either has decided. ``parity`` checks all levers of the row at once and times none;
-their own steps go on with the samples. Exit code 3: something is left to do.
+their own steps go on with the samples. Exit code 3: something is left to do; Ctrl-C and SIGTERM
+end a call as its limit does.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.h200_calls import LEFT, Driver, Journal, chosen, listed, say
+from benchmarks.h200_calls import Driver, chosen, listed, say
 from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
 from benchmarks.h200_decode_steps import FULL, steps
+from benchmarks.h200_journal import Journal
 from benchmarks.h200_training_packing import restore
 
 NAME = "h200_decode"
@@ -83,9 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if options.rehearse:
         prepare_campaign(driver)
-    done = driver.go(wanted)
-    driver.pack()
-    return 0 if done else LEFT
+    return driver.carry_out(wanted)
 
 
 if __name__ == "__main__":

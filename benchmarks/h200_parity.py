@@ -101,6 +101,10 @@ def _taken(
 
     with ThreadPoolExecutor(step.at_once) as pool:
         begun = {pool.submit(run, part): part for part in parts}
-        for future in as_completed(begun):
-            if (found := future.result()) is not None:
-                yield begun[future], *found
+        try:
+            for future in as_completed(begun):
+                if (found := future.result()) is not None:
+                    yield begun[future], *found
+        except BaseException:  # the pool waits for the others: they are to end now
+            driver.halt.why = f"{step.name} could not go on"
+            raise

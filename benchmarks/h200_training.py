@@ -11,7 +11,8 @@ step's arms; parity results and compile caches are shared.
 
 OUT then holds ``h200_training.json`` (all steps), ``.log`` (this call's output), ``.tar.gz``
 (bundles) and ``.state.tar.gz``, from which ``--restore`` goes on with on another machine: parity
-that passed is found again there, samples are not mixed. Exit code 3: something is left to do.
+that passed is found again there, samples are not mixed. Exit code 3: something is left to do;
+Ctrl-C and SIGTERM end a call as its limit does.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import whole_stack
-from benchmarks.h200_calls import LEFT, Driver, Journal, chosen, listed, say
+from benchmarks.h200_calls import Driver, chosen, listed, say
+from benchmarks.h200_journal import Journal
 from benchmarks.h200_training_packing import restore
 from benchmarks.h200_training_steps import FULL, REHEARSAL, Scale, steps
 
@@ -88,9 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_sets(options.state, scale)
     deadline = began + options.limit
     driver = Driver(options.state, options.out, deadline, scale.device, journal, NAME)
-    done = driver.go(wanted)
-    driver.pack()
-    return 0 if done else LEFT
+    return driver.carry_out(wanted)
 
 
 if __name__ == "__main__":

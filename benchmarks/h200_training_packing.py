@@ -1,44 +1,17 @@
-"""The commands of :mod:`.h200_training`, and its state, which travels as one file."""
+"""The state of a driver, which travels as one file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-ROOT = Path(__file__).resolve().parents[1]
-
-STOPPING_S = 25.0
-"""An interrupted command ends its processes within this."""
 
 NOT_KEPT = ("arms", "work", "mlruns", "mlartifacts")
 """Folders of a home that do not travel: the arms' compile caches, files of processes that ran. The
 oracles' caches do, so that another machine of the kind need not compile them anew."""
-
-
-def within(
-    words: Sequence[str], variables: Mapping[str, str], log: Any, limit_s: float
-) -> int | None:
-    """Run a command; at the limit interrupt it, so that it can go on later, and give None."""
-    process = subprocess.Popen(
-        words, cwd=ROOT, env=variables, stdout=log, stderr=log, process_group=0
-    )
-    try:
-        return process.wait(timeout=max(1.0, limit_s))
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(timeout=STOPPING_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return None
 
 
 def archive(path: Path, kept: Sequence[Path], root: Path) -> None:

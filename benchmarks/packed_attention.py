@@ -12,7 +12,8 @@ In this order, each line printed and written to ``$OUT/packed_attention.json`` a
 
 Times are medians of interleaved rounds on a device that has been put under load. On a CPU PyTorch's
 own attention stands in, sample by sample and small. A line that fails says why, and the others go
-on. This is a benchmark of operations and no verdict.
+on; a part of which every line fails ends the program with 1. This is a benchmark of operations and
+no verdict.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import contextlib
 import dataclasses
 import functools
 import heapq
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gemm_epilogue_report import Bench, Call, Report, host_us
+from benchmarks.gemm_epilogue_report import Bench, Call, Report, device, file_in_out, host_us
 from experiments.workloads.flow.lengths import MEASURED_TOKENS
 from levers.kernels.attn_backend import Cut
 from levers.kernels.cublaslt_tuning import device_us, put_under_load
@@ -160,21 +160,27 @@ def order(bench: Bench, lengths: Sequence[int], cond: int, heads: int, dim: int)
     """Both attentions each way in all orders."""
     found = {name: attentions(one, cond, heads, dim) for name, one in orders(lengths).items()}
     for kind in ("self", "cross"):
-        ready = {name: calls(bench, one[kind]) for name, one in found.items()}
-        flop = found["as drawn"][kind].flop
-        for index, (way, factor) in enumerate((("forward", 1), ("backward", 2))):
-            arms = {name: both[index] for name, both in ready.items()}
-            if torch.device(bench.device).type == "cuda":
-                put_under_load(arms["as drawn"], bench.clock)
-            bench.compare("order", f"{kind} {way}", arms, factor * flop, "as drawn")
-            tiles = {name: tiles_of(one[kind], way) for name, one in found.items()}
-            counted = {name: schedule(one) for name, one in tiles.items()}
-            for name, end in counted.items():
-                bench.report.add(
-                    "counted", f"{kind} {way}", name,
-                    gain=counted["as drawn"] / end,
-                    idle_share=1 - sum(tiles[name]) / PROCESSORS / end,
-                )  # fmt: skip
+        ones = {name: one[kind] for name, one in found.items()}
+        bench.report.attempt("order", kind, "", functools.partial(_ordered, bench, kind, ones))
+
+
+def _ordered(bench: Bench, kind: str, ones: Mapping[str, Attention]) -> None:
+    """One attention each way in all orders."""
+    ready = {name: calls(bench, one) for name, one in ones.items()}
+    flop = ones["as drawn"].flop
+    for index, (way, factor) in enumerate((("forward", 1), ("backward", 2))):
+        arms = {name: both[index] for name, both in ready.items()}
+        if torch.device(bench.device).type == "cuda":
+            put_under_load(arms["as drawn"], bench.clock)
+        bench.compare("order", f"{kind} {way}", arms, factor * flop, "as drawn")
+        tiles = {name: tiles_of(one, way) for name, one in ones.items()}
+        counted = {name: schedule(one) for name, one in tiles.items()}
+        for name, end in counted.items():
+            bench.report.add(
+                "counted", f"{kind} {way}", name,
+                gain=counted["as drawn"] / end,
+                idle_share=1 - sum(tiles[name]) / PROCESSORS / end,
+            )  # fmt: skip
 
 
 def tiles_of(one: Attention, way: str) -> list[float]:
@@ -186,18 +192,23 @@ def tiles(bench: Bench, lengths: Sequence[int], cond: int, heads: int, dim: int)
     """Other tiles than the package's own, longest first."""
     found = attentions(tuple(sorted(lengths, reverse=True)), cond, heads, dim)
     for kind, one in found.items():
-        base = calls(bench, one)
-        for index, (way, tried, choose) in enumerate(
-            (
-                ("forward", FORWARD_TILES, "_tile_size_fwd_sm90"),
-                ("backward", BACKWARD_TILES, "_tile_size_bwd_sm90"),
-            )
-        ):
-            arms: dict[str, Call] = {"own": base[index]}
-            for tile in tried:
-                arms[f"{tile[0]} x {tile[1]}"] = functools.partial(_with, choose, tile, base[index])
-            put_under_load(base[index], bench.clock)
-            bench.compare("tiles", f"{kind} {way}", arms, (1 + index) * one.flop, "own")
+        bench.report.attempt("tiles", kind, "", functools.partial(_tiled, bench, kind, one))
+
+
+def _tiled(bench: Bench, kind: str, one: Attention) -> None:
+    """One attention each way with other tiles."""
+    base = calls(bench, one)
+    for index, (way, tried, choose) in enumerate(
+        (
+            ("forward", FORWARD_TILES, "_tile_size_fwd_sm90"),
+            ("backward", BACKWARD_TILES, "_tile_size_bwd_sm90"),
+        )
+    ):
+        arms: dict[str, Call] = {"own": base[index]}
+        for tile in tried:
+            arms[f"{tile[0]} x {tile[1]}"] = functools.partial(_with, choose, tile, base[index])
+        put_under_load(base[index], bench.clock)
+        bench.compare("tiles", f"{kind} {way}", arms, (1 + index) * one.flop, "own")
 
 
 def _with(choose: str, tile: tuple[int, int], call: Callable[[], object]) -> object:
@@ -247,15 +258,21 @@ def run(device: str, out: Path | None, only: Sequence[str] = PARTS) -> Report:
     return bench.report
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    usual = "cuda:0" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device, default=usual)
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART")
     options = parser.parse_args(arguments)
-    folder = os.environ.get("OUT")
-    out = Path(folder) / "packed_attention.json" if folder else None
-    run(options.device, out, options.only)
+    on_cuda = torch.device(options.device).type == "cuda"
+    if not on_cuda and "tiles" in (options.only or ()):
+        parser.error("tiles need CUDA: leave them out, or give --device cuda:0")
+    only = options.only or (PARTS if on_cuda else ("order",))
+    report = run(options.device, file_in_out(parser, "packed_attention.json"), only)
+    if not options.only and not on_cuda:
+        print("tiles are left out: they need CUDA")
+    return report.exit_code(only)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,18 @@ def let_through(record: RunRecord) -> bool:
     return not begun and not why_ended(record)
 
 
+def stopped(record: RunRecord) -> bool:
+    """Whether it was let through and nothing goes on now: it is right, and has no verdict."""
+    return record.status == "interrupted" and let_through(record)
+
+
+def class_passed(record: RunRecord) -> str:
+    """The class with which parity let it through; empty where it did not, or samples followed."""
+    if record.parity is None or not let_through(record):
+        return ""
+    return record.parity.parity_class.value
+
+
 def why_ended(
     record: RunRecord,
     parity: ParityReport | None = None,

@@ -43,6 +43,8 @@ def expected_outcome(text: str) -> str:
 def exit_code(outcome: str | None, *, detailed: bool = False, expect: str | None = None) -> Exit:
     """The exit code of a run; None is a run that was stopped before it was decided.
 
+    One that passed parity and was to be timed later is no such run: it ends as inconclusive.
+
     With ``expect``, that outcome gives 0 and another *verdict* gives 5; a run without a verdict
     keeps its own code, since nothing was found out.
     """

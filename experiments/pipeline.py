@@ -254,7 +254,7 @@ def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) ->
         with _registry(where) as registry:
             for path in paths:
                 record, saved = bundles.take_in(registry, where, path)
-                heard(ImportRow(str(path), record.run_id, saved == "stored"))
+                heard(ImportRow(str(path), record.run_id, saved == "stored", saved == "replaced"))
     finally:
         sync()
 

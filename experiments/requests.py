@@ -183,11 +183,12 @@ class LeverRow:
 
 @dataclass(frozen=True, slots=True)
 class ImportRow:
-    """One bundle that was read: whether it was new to the registry."""
+    """One bundle that was read: whether it was new to the registry, or a later state of its run."""
 
     path: str
     run_id: str
     new: bool
+    updated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,5 @@ def _row(record: RunRecord) -> HistoryRow:
         record.environment.device_kind,
         record.status,
         beside=tuple(sorted(str(one) for one in spec.stack)),
-        parity=record.parity.parity_class.value
-        if record.parity is not None and checked.let_through(record)
-        else "",
+        parity=checked.class_passed(record),
     )

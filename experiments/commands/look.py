@@ -32,7 +32,7 @@ def show(
     expect: Expect = None,
 ) -> int:
     """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would."""
-    from experiments import home, naming, pipeline
+    from experiments import checked, home, naming, pipeline
     from experiments.family import store as family_store
 
     where = home.find(os.environ, Path.cwd())
@@ -60,6 +60,8 @@ def show(
         output.print_run(record, standing, details=details)
     if wanted is None and not detailed_exitcode:
         return 0
+    if checked.stopped(record):
+        return Exit.INCONCLUSIVE  # as ab --parity-only: no verdict, and so none but the expected
     outcome = record.decision.outcome.value if record.decision else None
     if outcome is not None and standing.invalidated:
         outcome = "invalid"  # its evidence may not be relied on: no gate may pass on it

@@ -75,7 +75,8 @@ def _import_stack(file: Path) -> ImportRow:
 
 
 def _say_import(row: ImportRow) -> None:
-    typer.echo(f"{'took in' if row.new else 'already there:'} {row.run_id} from {row.path}")
+    done = "took in" if row.new else "updated" if row.updated else "already there:"
+    typer.echo(f"{done} {row.run_id} from {row.path}")
 
 
 WORDING = ("detail", "notes")

@@ -6,6 +6,7 @@ with a name and a reason, and both show wherever it does.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -157,7 +158,16 @@ class Registry:
         with self.store.reading() as connection:
             rows = connection.execute(query).mappings().all()
             beside = Beside(connection, current)
-            return tuple(history_row(row, beside.standing(row)) for row in rows)
+            found = [history_row(row, beside.standing(row)) for row in rows]
+        return tuple(one if one.status == "decided" else self._checked(one) for one in found)
+
+    def _checked(self, row: HistoryRow) -> HistoryRow:
+        """The row of an undecided run, with the class that it passed; a damaged one as it is."""
+        from experiments import checked
+
+        with contextlib.suppress(StoreError):
+            return replace(row, parity=checked.class_passed(self.load(row.run_id)))
+        return row
 
     def standing(self, run_id: str, current: Current | None = None) -> Standing:
         """What must be shown beside the verdict of a run: confirmed, stale, invalidated ..."""

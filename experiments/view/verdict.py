@@ -142,7 +142,7 @@ def _stopped(record: RunRecord) -> bool:
         return False
     from experiments import checked
 
-    return checked.let_through(record)
+    return checked.stopped(record)
 
 
 def _tone(record: RunRecord) -> str:

@@ -14,8 +14,10 @@ import pytest
 
 from benchmarks import h200_calls as calls
 from benchmarks import h200_decode as driver
+from benchmarks.h200_commands import Halt
 from benchmarks.h200_decode_rehearsal import REHEARSAL, rehearsed_campaign
 from benchmarks.h200_decode_steps import FULL, NO_KERNEL, TRAINED, steps
+from benchmarks.h200_journal import Journal
 from benchmarks.h200_training_evidence import Evidence, evidence_of, export, spent
 from benchmarks.h200_training_packing import restore
 from benchmarks.h200_training_steps import MODEL, Step
@@ -181,7 +183,7 @@ def call(folder: Path, shared: Path) -> calls.Driver:
     out, state = folder / "out", folder / "state"
     for one in (out, state / "homes", shared):
         one.mkdir(parents=True, exist_ok=True)
-    journal = calls.Journal.open(state)
+    journal = Journal.open(state)
     return calls.Driver(state, out, 600.0, "cuda:0", journal, driver.NAME, lambda: 0.0, shared)
 
 
@@ -190,8 +192,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The commands of both calls, none of which is run; training leaves a file of weights."""
     heard: list[tuple[str, ...]] = []
 
-    def within(words: Any, variables: Any, log: Any, limit_s: float) -> int:
-        del variables, log, limit_s
+    def within(words: Any, variables: Any, log: Any, limit_s: float, halt: Halt) -> int:
+        del variables, log, limit_s, halt
         heard.append(tuple(words[1:]))
         if "--size" in words:
             made = Path(words[-1])

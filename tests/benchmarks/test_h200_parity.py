@@ -15,6 +15,7 @@ from benchmarks import h200_calls as calls
 from benchmarks import h200_parity
 from benchmarks.h200_decode_rehearsal import REHEARSAL
 from benchmarks.h200_decode_steps import FULL, TRAINED, steps
+from benchmarks.h200_journal import Journal
 from benchmarks.h200_training_evidence import held, runs_of, unfinished
 from benchmarks.h200_training_steps import Step
 from experiments.run_record import RunRecord
@@ -58,7 +59,7 @@ def driver(folder: Path, device: str = "cuda:0", **more: Any) -> calls.Driver:
     out, state = folder / "out", folder / "state"
     for one in (out, state / "homes"):
         one.mkdir(parents=True, exist_ok=True)
-    journal = calls.Journal.open(state)
+    journal = Journal.open(state)
     return calls.Driver(
         state,
         out,

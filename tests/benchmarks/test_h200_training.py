@@ -12,8 +12,10 @@ import pytest
 
 from benchmarks import h200_calls as calls
 from benchmarks import h200_training as driver
+from benchmarks.h200_commands import Halt, within
+from benchmarks.h200_journal import Journal
 from benchmarks.h200_training_evidence import Evidence, evidence_of, export, unfinished
-from benchmarks.h200_training_packing import restore, within
+from benchmarks.h200_training_packing import restore
 from benchmarks.h200_training_steps import FULL, REHEARSAL, RUN, Scale, Step, steps
 from experiments import beside, bundles, prepare
 from experiments.environment import Device
@@ -124,7 +126,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> calls.Driver:
     out.mkdir()
     (state / "homes").mkdir(parents=True)
     clock = Clock()
-    made = calls.Driver(state, out, 600.0, "cuda:0", calls.Journal.open(state), driver.NAME, clock)
+    made = calls.Driver(state, out, 600.0, "cuda:0", Journal.open(state), driver.NAME, clock)
 
     def command(self: calls.Driver, step: Step, begun: str) -> int | None:
         ran.append((step.name, begun))
@@ -168,7 +170,7 @@ def test_the_next_call_goes_on_with_what_was_interrupted(
     plan = [ab("a.one", 400), ab("c.long", 500)]
     call.go(plan)
     monkeypatch.setattr(calls, "unfinished", lambda *_: "run-7")
-    call.deadline, call.journal = 2000.0, calls.Journal.open(call.state)
+    call.deadline, call.journal = 2000.0, Journal.open(call.state)
     assert call.go(plan)
     assert call.ran[-1] == ("c.long", "run-7")  # type: ignore[attr-defined]
     assert call.journal.of(plan[1])["calls"] == 2
@@ -239,9 +241,11 @@ def test_a_command_is_interrupted_at_its_limit_and_its_group_ended(tmp_path: Pat
         "try: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
     )
     with (tmp_path / "log").open("a") as log:
-        code = within([sys.executable, "-c", program], os.environ, log, 1.0)
+        code = within([sys.executable, "-c", program], os.environ, log, 1.0, Halt())
         assert code is None
-        assert within([sys.executable, "-c", "raise SystemExit(4)"], os.environ, log, 9) == 4
+        assert (
+            within([sys.executable, "-c", "raise SystemExit(4)"], os.environ, log, 9, Halt()) == 4
+        )
     assert (tmp_path / "log").read_text() == "stopped\n"
 
 
@@ -265,7 +269,7 @@ def test_the_state_travels_without_compile_caches_and_is_not_restored_twice(
     assert restore(packed, again).endswith("is restored from h200_training.state.tar.gz")
     assert (again / "cache" / "parity" / "x.json").exists()
     assert not (again / "cache" / "arms").exists()
-    assert calls.Journal.open(again).done(one)
+    assert Journal.open(again).done(one)
     assert restore(packed, again).endswith("nothing is restored")
     assert len(list(call.out.iterdir())) <= 4
 

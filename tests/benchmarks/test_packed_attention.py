@@ -73,3 +73,38 @@ def test_another_tile_is_chosen_inside_and_the_packages_own_after(
     with bench.other_tile("choose", (64, 96)):
         assert interface.choose() == Choice(64, 96, dQ_swapAB=False)
     assert interface.choose() == Choice()
+
+
+def test_tiles_on_a_cpu_are_refused_where_they_are_asked_for_and_said_to_be_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OUT", raising=False)
+    for only in (["tiles"], ["order", "tiles"]):
+        with pytest.raises(SystemExit) as stopped:
+            bench.main(["--device", "cpu", "--only", *only])
+        assert stopped.value.code == 2
+        assert "tiles need CUDA" in capsys.readouterr().err
+    monkeypatch.setattr(bench, "order", lambda bench, *_: bench.report.add("order", "", "", us=1.0))
+    assert bench.main(["--device", "cpu"]) == 0
+    assert "tiles are left out: they need CUDA" in capsys.readouterr().out
+
+
+def test_one_attention_that_fails_costs_the_other_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OUT", raising=False)
+
+    def calls(_: object, one: bench.Attention) -> tuple[bench.Call, bench.Call]:
+        if one.queries == one.keys or broken:
+            raise AssertionError("no kernel")
+        return (lambda: None), (lambda: None)
+
+    broken: list[int] = []
+    monkeypatch.setattr(bench, "calls", calls)
+    assert bench.main(["--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "failed=AssertionError: no kernel" in said
+    assert "cross backward" in said
+    broken.append(1)
+    assert bench.main(["--device", "cpu"]) == 1
+    assert "order: every line failed" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cli
-from experiments import checked, holders, locks, prepare, spool_reader
+from experiments import bundles, checked, holders, locks, prepare, spool_reader
 from experiments.conditions import Limits
 from experiments.environment import cpu_device
 from experiments.family import run as family_run
@@ -110,6 +110,64 @@ def test_what_passes_is_timed_later_and_nothing_is_checked_again(
     assert lines_of(home, "check") == len(on_disk(home).parity.checks)  # type: ignore[union-attr]
     assert cli.main([*command.split()[1:], ONLY, "--yes"]) == 2
     assert "is decided" in capsys.readouterr().err
+
+
+def test_a_gate_on_what_passed_finds_no_verdict_and_ends_as_the_run_did(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*FAST, ONLY, "--json"]) == 3
+    run_id = told(capsys)["run_id"]
+    for expected in ("default-ON", "gated-OFF", "inconclusive"):
+        assert cli.main(["show", run_id, "--expect", expected]) == 3
+    assert cli.main(["show", run_id, "--detailed-exitcode"]) == 3
+    assert cli.main(["show", run_id]) == 0
+
+
+def test_what_passed_elsewhere_is_listed_as_it_is_shown_and_its_verdict_updates_it(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passed, decided = tmp_path / "passed.json", tmp_path / "decided.json"
+    assert cli.main([*FAST, ONLY, "--json"]) == 3
+    run_id = told(capsys)["run_id"]
+    assert cli.main(["export", run_id, str(passed)]) == 0
+    assert cli.main(["ab", "planted_fast", "--resume", run_id, "--yes"]) == 0
+    assert cli.main(["export", run_id, str(decided)]) == 0
+
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "other"))
+    assert cli.main(["import", str(passed)]) == 0
+    capsys.readouterr()
+    assert cli.main(["history", "planted_fast", "--json"]) == 0
+    (row,) = told(capsys)["runs"]
+    assert (row["status"], row["outcome"], row["parity"]) == ("interrupted", "", "lossless")
+    assert cli.main(["history"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "parity passed" in shown
+    assert "not timed" in shown
+    assert cli.main(["show", run_id, "--expect", "default-ON"]) == 3
+    capsys.readouterr()
+
+    assert cli.main(["import", str(decided)]) == 0
+    assert capsys.readouterr().out == f"updated {run_id} from {decided}\n"
+    assert cli.main(["import", str(passed), str(decided), "--json"]) == 0
+    found = [(one["new"], one["updated"]) for one in told(capsys)["bundles"]]
+    assert found == [(False, False)] * 2, "an earlier state changes nothing"
+    assert cli.main(["history", "--json"]) == 0
+    (row,) = told(capsys)["runs"]
+    assert (row["outcome"], row["parity"]) == ("default-ON", "")
+    assert cli.main(["show", run_id, "--expect", "default-ON"]) == 0
+
+
+def test_an_update_is_said_in_json_too(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = []
+    for record in (untimed(), records_factory.default_on()):
+        places.append(bundles.export(record, tmp_path / f"{record.status}.json"))
+    found = []
+    for place in places:
+        assert cli.main(["import", str(place), "--json"]) == 0
+        found += [(one["new"], one["updated"]) for one in told(capsys)["bundles"]]
+    assert found == [(True, False), (False, True)]
 
 
 def test_another_run_of_the_same_comparison_finds_what_passed(
