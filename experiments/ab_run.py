@@ -7,6 +7,7 @@ import os
 from datetime import UTC, datetime
 
 from experiments import (
+    binding,
     checked,
     environment,
     extension,
@@ -19,19 +20,18 @@ from experiments import (
 )
 from experiments.home import Home
 from experiments.lanes import executor_for
-from experiments.parity.cache import FOLDER, ParityCache
 from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
 from experiments.ranks.needs import packages_of
 from experiments.registry.store import Registry
-from experiments.replay import decide_again
+from experiments.replay import decide_again, decide_record
 from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.runner import interruptible
 from experiments.sitting import Sitting
 from experiments.spool import Spool
 from experiments.telemetry import Sampler, probe_for
-from levers.errors import UnknownName, UsageError
+from levers.errors import BadParameter, UnknownName, UsageError
 
 
 def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) -> RunRecord:
@@ -49,7 +49,9 @@ def run(request: AbRequest, home: Home, registry: Registry, listener: Listener) 
     comparison, spool = (
         _begin(request, home, registry, listener)
         if request.resume is None
-        else _resume(_to_resume(request, home, registry), home, listener)
+        else _resume(
+            _to_resume(request, home, registry), home, listener, timed=not request.parity_only
+        )
     )
     with spool, interruptible():
         try:
@@ -111,28 +113,53 @@ def _to_resume(request: AbRequest, home: Home, registry: Registry) -> str:
             cure=f"levergate ab {of} --resume {record.run_id}",
         )
     resuming.refuse_other_run(request, record)
-    if request.parity_only and record.samples and record.decision is None:
+    if request.parity_only:
+        _refuse_checked(record)
+    if not extension.wanted(request, home.runs):
+        return str(request.resume)
+    if record.samples:
+        comparison = prepare.again(record.spec, run_setup.same_device(record))
+        variables = run_setup.frozen_for(comparison, home).variables
+        noted = spool_reader.noted(home.runs, record.run_id, binding.NOTE)
+        now = binding.binding_of(comparison, variables)
+        binding.refuse_changed(noted, now, record.run_id)
+    return extension.extend(request, home.runs, datetime.now(UTC))
+
+
+def _refuse_checked(record: RunRecord) -> None:
+    """Refuse to check alone what is beyond its checks: nothing would be done.
+
+    Raises:
+        UsageError: the run is decided, or has samples.
+    """
+    if record.decision is not None:
+        raise UsageError(
+            f"run {record.run_id} is decided: nothing is left to check",
+            cure="start a new run to check again",
+        )
+    if record.samples:
         raise UsageError(
             f"run {record.run_id} has passed parity and has samples: nothing is left to check",
             cure=f"{checked.resume_command(record)} goes on with them",
         )
-    if extension.wanted(request, home.runs):
-        return extension.extend(request, home.runs, datetime.now(UTC))
-    return str(request.resume)
 
 
-def _resume(run_id: str, home: Home, listener: Listener) -> tuple[Comparison, Spool]:
+def _resume(
+    run_id: str, home: Home, listener: Listener, *, timed: bool
+) -> tuple[Comparison, Spool]:
     spool, loaded = Spool.resume(home.runs, run_id)
     record = loaded.record
     with contextlib.ExitStack() as unless_it_goes_on:
         unless_it_goes_on.callback(spool.close)
         comparison = prepare.again(record.spec, run_setup.same_device(record))
+        begins = not record.samples
         token_models.refuse_changed(
-            record.spec,
-            comparison.workload,
-            comparison.device,
-            tokens=record.parity is None,
+            record.spec, comparison.workload, comparison.device, tokens=begins
         )
+        if begins:
+            run_setup.check_room(comparison, home, listener, timed=timed)
+        variables = run_setup.frozen_for(comparison, home).variables
+        binding.bind(spool, comparison, variables, listener)
         unless_it_goes_on.pop_all()
     if loaded.torn:
         listener.on_warning("the last line of the journal was cut by the kill and is left out")
@@ -151,9 +178,8 @@ def _decide(
     before = spool.record()
     if not before.faults and not (request.parity_only and checked.let_through(before)):
         _hold(comparison, spool, home, listener, request)
-    record = spool.record("interrupted")
-    if request.parity_only and checked.let_through(record):
-        return record
+    if request.parity_only and decide_record(spool.record()) is None:
+        return spool.record("interrupted")
     record = spool.record()
     decision = decide_again(record)
     decided = record.model_copy(update={"status": "decided", "decision": decision})
@@ -183,9 +209,27 @@ def _hold(
             shared=shared,
             on_wait=listener.on_warning,
         ):
-            doubt = _sit(comparison, spool, home, listener, request, beside=shared)
+            doubt = _no_room(comparison, spool, home, beside=shared)
+            doubt = doubt or _sit(comparison, spool, home, listener, request, beside=shared)
         if not doubt:
             return
+
+
+def _no_room(comparison: Comparison, spool: Spool, home: Home, *, beside: bool) -> str:
+    """What a run that begins lacks beside others, or nothing.
+
+    Raises:
+        BadParameter: it lacks it with the device held alone.
+    """
+    if spool.record().samples:
+        return ""
+    try:
+        run_setup.room_held(comparison, home, spool.folder.name)
+    except BadParameter as short:
+        if not beside:
+            raise
+        return short.message
+    return ""
 
 
 def _sit(
@@ -215,7 +259,7 @@ def _sit(
             spool=spool,
             executor=executor,
             sampler=sampler,
-            cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
+            cache=binding.cache_of(home, here, comparison, frozen),
             listener=listener,
             crew=crew_of(comparison, frozen, home, time_limit_s=limit_s, jobs=request.parity_jobs),
             beside=beside,

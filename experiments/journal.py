@@ -49,6 +49,10 @@ class Contents:
         """Whether this arm of this pair has a sample."""
         return (pair, arm) in self.samples
 
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """The last note of that name."""
+        return next((one for one in reversed(self.notes) if one["name"] == name), None)
+
     def add(self, entry: Entry) -> None:
         """Take in one line.
 
@@ -93,6 +97,16 @@ class Contents:
     def _parity(self, value: Any) -> None:
         self.parity = ParityReport.model_validate(value)
 
+    def _forgotten(self, _: Any) -> None:
+        """All that was found before any timing: it is to be found again."""
+        if self.samples:
+            raise ValueError("there are samples, for which witness and parity were taken")
+        self.witnesses.clear()
+        self.checks.clear()
+        self.parity = None
+        self.failures.clear()
+        self.faults.clear()
+
 
 _ADDERS: dict[str, Any] = {
     "sample": Contents._sample,
@@ -106,6 +120,7 @@ _ADDERS: dict[str, Any] = {
     "warning": lambda contents, value: contents.warnings.update({str(value): None}),
     "look": Contents._look,
     "timing": Contents._timing,
+    "forgotten": Contents._forgotten,
     "note": lambda contents, value: contents.notes.append(dict(value)),
 }
 

@@ -44,6 +44,12 @@ def device_lock_path(folder: Path, device_uuid: str) -> Path:
     return folder / f"{device_uuid.replace('/', '_')}.lock"
 
 
+def holders_of(folder: Path, uuids: Sequence[str]) -> tuple[Holder, ...]:
+    """Who holds any of some devices now, as far as they have said so."""
+    paths = (device_lock_path(folder, uuid) for uuid in sorted(set(uuids)))
+    return tuple(who for path in paths for who in holders.holding(path))
+
+
 @contextlib.contextmanager
 def device(
     folder: Path,

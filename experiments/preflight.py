@@ -53,6 +53,15 @@ def free_now(folder: Path, device: Device, nvml: ModuleType | Any | None = None)
     )
 
 
+def once_alone(free: Free, device: Device) -> Free:
+    """What may be free once whoever holds the device has gone: all of its memory."""
+    return Free(
+        disk_bytes=free.disk_bytes,
+        host_bytes=psutil.virtual_memory().total,
+        device_bytes=device.facts.memory_bytes if device.is_cuda else None,
+    )
+
+
 def _device_free(device: Device, nvml: ModuleType | Any | None) -> int:
     """Of the device with the least: every rank needs as much."""
     api: Any = nvml or importlib.import_module("pynvml")

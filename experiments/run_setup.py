@@ -11,6 +11,7 @@ import psutil
 from experiments import (
     beside,
     environment,
+    locks,
     now,
     preflight,
 )
@@ -102,8 +103,14 @@ def check_room(
     listener.on_estimate(seconds + compilation_s(comparison.lever), plan.pairs)
 
 
-def check_fits(comparison: Comparison, home: Home) -> Needs:
+def check_fits(comparison: Comparison, home: Home, *, held: bool = False) -> Needs:
     """Refuse what does not fit, the models of the tokens too; returns what a sample needs.
+
+    Args:
+        comparison: what is compared.
+        home: where it is stored.
+        held: whether this process holds the device. Where another one does, its memory will be
+            free once it has gone, so that only what could never fit is refused before.
 
     Raises:
         BadParameter: memory or disk would not do.
@@ -111,9 +118,25 @@ def check_fits(comparison: Comparison, home: Home) -> Needs:
     spec, device = comparison.spec, comparison.device
     every = (spec.parameters, *(one.parameters for one in spec.tokens_on))
     found = [needs_of(comparison.workload, one, device.facts) for one in every]
+    free = preflight.free_now(home.root, device)
+    if not held and locks.holders_of(home.device_locks, device.uuids):
+        free = preflight.once_alone(free, device)
     for needs in found:
-        preflight.check(needs, preflight.free_now(home.root, device), home.root)
+        preflight.check(needs, free, home.root)
     return found[0]
+
+
+def room_held(comparison: Comparison, home: Home, name: str) -> None:
+    """Check again once the device is held: who held it before may have left something there.
+
+    Raises:
+        BadParameter: memory or disk would not do; ``name`` is what is on disk, to be gone on with.
+    """
+    try:
+        check_fits(comparison, home, held=True)
+    except BadParameter as short:
+        cure = f"{short.cure}; then go on with --resume {name}"
+        raise BadParameter(short.message, cure=cure) from short
 
 
 def frozen_for(comparison: Comparison, home: Home) -> FrozenEnvironment:

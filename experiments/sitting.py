@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from experiments import checked, heartbeat
+from experiments import binding, checked, heartbeat
 from experiments.arms import failure_of, task_of, witness_of
 from experiments.conditions import Limits, limits_for
 from experiments.crew import Crew
@@ -74,11 +74,21 @@ class Sitting:
     def before_timing(self) -> bool:
         """Witness and parity, as far as they are still to do; whether they decide the run."""
         began, parity_s = time.monotonic(), 0.0
+        self.bind()
         self._witness()
         if not self.doubt and not self._decided(self.spool.record()):
             parity_s = self._parity()
         self._close_preliminaries(began, parity_s)
         return not self.doubt and self._decided(self.spool.record())
+
+    def bind(self, *, timed: bool = False) -> None:
+        """Note what witness and parity are taken with; those of other code are taken again.
+
+        Raises:
+            BadParameter: there are samples, of this run or (``timed``) of those with it.
+        """
+        variables = self.executor.frozen.variables
+        binding.bind(self.spool, self.comparison, variables, self.listener, timed=timed)
 
     # --- before any timing -------------------------------------------------------------------
 

@@ -174,6 +174,12 @@ class AbSpec(Value):
         return ranks_of(self.parameters)
 
     @property
+    def others(self) -> tuple[str, ...]:
+        """The levers beside the tested one: on in both arms, or on a model of the tokens."""
+        of_tokens = (one for model in self.tokens_on for one in model.levers)
+        return tuple(sorted({one.lever for one in (*self.stack, *of_tokens)}))
+
+    @property
     def scope(self) -> str:
         """Workload and setting that a verdict is bound to (the device kind comes from the run)."""
         return f"{self.workload} {self.lever}={self.cand} vs {self.ref}"

@@ -157,13 +157,17 @@ class Spool:
         """Store where one sitting's time went; the sittings of a run add up."""
         self._append("timing", timing)
 
+    def forget(self, why: str) -> None:
+        """Leave out all that was found before any timing; its lines stay as evidence."""
+        self._append("forgotten", why)
+
     def note(self, name: str, value: Mapping[str, Any]) -> None:
         """Store a fact that the record does not carry, such as the declared loss limits."""
         self._append("note", {"name": name, **value})
 
     def noted(self, name: str) -> Mapping[str, Any] | None:
         """The last note of that name, also from an earlier sitting."""
-        return next((n for n in reversed(self._contents.notes) if n["name"] == name), None)
+        return self._contents.noted(name)
 
     def record(self, status: RunStatus = "running") -> RunRecord:
         """The record of all that is on disk, not decided yet."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -67,6 +69,12 @@ def load(runs: Path, run_id: str) -> Loaded:
     status: RunStatus = "running" if is_written(folder) else "interrupted"
     record = assemble(read_head(folder), contents, status)
     return Loaded(record, torn, tuple(sorted(contents.dropped)))
+
+
+def noted(runs: Path, run_id: str, name: str) -> Mapping[str, Any] | None:
+    """The last note of that name in a run's journal."""
+    _, contents = scan(find(runs, run_id) / JOURNAL)
+    return contents.noted(name)
 
 
 def is_written(folder: Path) -> bool:

@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from levers.base import Lever
@@ -16,6 +16,9 @@ from levers.errors import BrokenLever
 KERNELS = "levers.kernels"
 SHARED = ("levers.site_lever", "levers.step_lever", "levers.compiler", "levers.decode_lever")
 """The bases of levers: they decide what these do, as their own file does."""
+
+OWN = {"levers", "experiments"}
+"""The packages that come with levergate."""
 
 RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")
 """The beginning of an import relative to the file's own package."""
@@ -27,8 +30,21 @@ def source_digest(lever: Lever) -> str:
     Raises:
         BrokenLever: a file of the lever cannot be found.
     """
+    return _digest(source_files(lever))
+
+
+def modules_digest(names: Iterable[str]) -> str:
+    """The same of some modules, with what they import from the packages that they lie in.
+
+    A package that comes with levergate is not followed: its code has a digest of its own.
+    """
+    waiting = list(names)
+    return _digest(_reached(waiting, {name.partition(".")[0] for name in waiting} - OWN))
+
+
+def _digest(files: Iterable[tuple[str, Path]]) -> str:
     total = hashlib.sha256()
-    for name, path in source_files(lever):
+    for name, path in files:
         total.update(f"{name}\n".encode())
         total.update(path.read_bytes())
     return total.hexdigest()[:16]
@@ -47,12 +63,20 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
     """
     own = type(lever).__module__
     holders = [name for name, held in list(sys.modules.items()) if _holds(held, lever)]
+    packages = {name.partition(".")[0] for name in (own, *holders)} - OWN
+    found = _reached((own, *holders), {KERNELS, *SHARED, *packages})
+    if own not in dict(found):
+        raise BrokenLever(
+            f"{lever.name}: its module {own} has no file, so its source has no digest",
+            cure="define the lever in a file",
+        )
+    return found
+
+
+def _reached(names: Iterable[str], roots: set[str]) -> tuple[tuple[str, Path], ...]:
+    """The modules with their files, and those inside the roots that they import, by name."""
     found: dict[str, Path] = {}
-    waiting = [own, *holders]
-    roots = {KERNELS, *SHARED, *(name.partition(".")[0] for name in waiting)} - {
-        "levers",
-        "experiments",
-    }
+    waiting = list(names)
     while waiting:
         name = waiting.pop()
         path = _file(name)
@@ -60,11 +84,6 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
             continue
         found[name] = path
         waiting += _imports(name, path, roots)
-    if own not in found:
-        raise BrokenLever(
-            f"{lever.name}: its module {own} has no file, so its source has no digest",
-            cure="define the lever in a file",
-        )
     return tuple(sorted(found.items()))
 
 

@@ -43,7 +43,7 @@ def members_of(
             loaded.record.spec,
             member.comparison.workload,
             device,
-            tokens=loaded.record.parity is None,
+            tokens=not loaded.record.samples,
         )
         _as_read(member, loaded.record)
         found.append(member)

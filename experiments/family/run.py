@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from experiments import environment, preflight, prepare, run_setup, token_models
+from experiments.binding import cache_of
 from experiments.candidates import usual
 from experiments.decide.order import decide_before_timing
 from experiments.environment import Device
@@ -28,7 +29,6 @@ from experiments.family.stage import Member, Stage
 from experiments.frozen import FrozenEnvironment
 from experiments.held import measuring
 from experiments.home import Home, make_folder
-from experiments.parity.cache import FOLDER, ParityCache
 from experiments.parity_crew import crew_of
 from experiments.prepare import Comparison
 from experiments.ranks.needs import packages_of
@@ -39,7 +39,6 @@ from experiments.requests import AbRequest, Listener
 from experiments.run_record import RunRecord
 from experiments.runner import interruptible
 from experiments.sitting import Sitting
-from experiments.spec import LeverSetting
 from experiments.spool import Spool, new_run_id
 from experiments.telemetry import Sampler
 from experiments.values import digest_of
@@ -182,10 +181,8 @@ def _check_room(selection: Selection, home: Home, listener: Listener) -> None:
     preflight.check_budget(
         selection.budget_s, one.spec.looks[0] * arms * needs.seconds_per_sample, BUDGET_SHARE
     )
-    seconds = rounds * arms * needs.seconds_per_sample
-    if selection.budget_s is not None:
-        seconds = min(seconds, selection.budget_s)
-    listener.on_estimate(seconds, rounds)
+    seconds, budget_s = rounds * arms * needs.seconds_per_sample, selection.budget_s
+    listener.on_estimate(seconds if budget_s is None else min(seconds, budget_s), rounds)
 
 
 def _begin(
@@ -229,6 +226,8 @@ def _select(
     """Why the selection ended, and after how many rounds."""
     frozen, limit_s = _frozen(selection, home), run_setup.time_limit_s(selection.one)
     with measuring(selection.device, frozen, home, limit_s, listener) as (executor, sampler):
+        if not rounds:
+            run_setup.room_held(selection.one, home, selection.family_id)
         sittings = _preliminaries(members, home, executor, sampler, listener)
         left = [member for member in members if member.living]
         if len(left) < 2:
@@ -255,22 +254,23 @@ def _preliminaries(
 ) -> list[Sitting]:
     """Witness and parity of each setting; the reference is witnessed once for all."""
     sittings = []
+    timed = any(member.spool.record().samples for member in members)
     for member in members:
         here = member.spool.record().environment
-        _share_witness(members, member)
-        one = LeverSetting(lever=member.spec.lever, setting=member.setting)
-        listener.on_stage("setting", str(one))
+        listener.on_stage("setting", f"{member.spec.lever}={member.setting}")
         sitting = Sitting(
             comparison=member.comparison,
             spool=member.spool,
             executor=executor,
             sampler=sampler,
-            cache=ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}"),
+            cache=cache_of(home, here, member.comparison, executor.frozen),
             listener=listener,
             crew=crew_of(
                 member.comparison, executor.frozen, home, time_limit_s=executor.time_limit_s
             ),
         )
+        sitting.bind(timed=timed)
+        _share_witness(members, member)
         record = member.spool.record()
         sittings.append(sitting)
         if record.samples or member.reading is not None:  # gone on with: it was let through

@@ -2,11 +2,12 @@
 
 The key covers the code of levers, kernels, workloads and battery, the lever and both settings, the
 workload's parameters (the model's digest among them), the models with which tokens are compared,
-the seed of the inputs, the policy, the other levers that are on, and the stack of versions and
-device; that of the sanitizers also the version of their tool. Checks of the operation alone see
-neither other levers nor how pairs are timed nor the workload's parameters, but for what those make
-of every process, so one result of theirs serves every model. Only a passed check is kept: a failed
-one is measured again, and a process that failed leaves nothing.
+the seed of the inputs, the policy, the other levers that are on with their code, the variables of
+the processes, and the stack of versions and device; that of the sanitizers also the version of
+their tool. Checks of the operation alone see neither other levers nor how pairs are timed nor the
+workload's parameters, but for what those make of every process, so one result of theirs serves
+every model. Only a passed check is kept: a failed one is measured again, and a process that failed
+leaves nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pydantic import ValidationError
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec
 from experiments.values import digest_of
+from levers import catalog
+from levers.source import source_digest
 
 FOLDER = Path("cache") / "parity"
 
@@ -46,11 +49,13 @@ class ParityCache:
 
         Args:
             folder: where the results lie.
-            stack: device kind and versions that the results are bound to, as one line.
+            stack: device kind, versions, variables and plugged-in code that the results are bound
+                to, as one line.
         """
         self._folder = folder
         self._stack = stack
         self._code = code_digest(Path(__file__).parents[2])
+        self._sources: dict[str, str] = {}
 
     def key(self, check: str, spec: AbSpec, extra: str = "") -> str:
         """The digest that names a check's result for this comparison."""
@@ -62,8 +67,15 @@ class ParityCache:
             left = {name: value for name, value in spec.parameters.items() if name in seen}
             unseen |= {"parameters": left, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
-        parts = [check, asked.model_dump_json(), extra, self._stack, self._code]
+        sources = [f"{name} {self._source(name)}" for name in asked.others]
+        parts = [check, asked.model_dump_json(), extra, self._stack, self._code, *sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def _source(self, lever: str) -> str:
+        """The digest of a lever's source, which may be a plug-in's; read once."""
+        if lever not in self._sources:
+            self._sources[lever] = source_digest(catalog.get(lever))
+        return self._sources[lever]
 
     def has(self, key: str) -> bool:
         """Whether a result is kept under this key."""

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterable
 
 from experiments import heartbeat
+from experiments.binding import bind, cache_of
 from experiments.executor import Executor
 from experiments.home import Home
 from experiments.lanes import Lanes
 from experiments.parity.bench import Execute
-from experiments.parity.cache import FOLDER, ParityCache
+from experiments.parity.cache import ParityCache
 from experiments.parity_crew import crew_of
 from experiments.records import ArmFailure
 from experiments.requests import Listener
@@ -41,8 +42,12 @@ def hold(
         listener: hears what happens.
     """
     listener.on_stage("parity", "is each set of levers as right as none?")
-    here = head.environment
-    cache = ParityCache(home.root / FOLDER, f"{here.device_kind} {here.stack}")
+    whole = stack.comparison(stack.spec.rows[stack.spec.whole])
+    cache = cache_of(home, head.environment, whole, executor.frozen)
+    timed = any(cell.spool.record().samples for cell in cells)
+    for cell in (one for one in cells if one.row.levers):
+        comparison, variables = stack.comparison(cell.row), executor.frozen.variables
+        bind(cell.spool, comparison, variables, listener, timed=timed)
     whole_first = sorted(cells, key=lambda cell: cell.row.index != stack.spec.whole)
     left = [cell for cell in whole_first if cell.row.levers and cell.parity() is None]
     if not left:

@@ -206,6 +206,8 @@ def _measured(
     began = time.monotonic()
     comparison = stack.comparison(stack.spec.rows[stack.spec.whole])
     with _measuring(comparison, home, listener) as (executor, sampler):
+        if not any(cell.spool.record().samples for cell in cells):
+            run_setup.room_held(comparison, home, head.stack_id)
         hold(stack, cells, executor, home, head, listener)
         why = refused(stack, cells)
         if why:

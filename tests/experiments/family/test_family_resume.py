@@ -125,7 +125,8 @@ def measuring(*_: object) -> Iterator[tuple[Any, Any]]:
     """No device is held and no process runs."""
     machine = Machine()
     machine.processes = lambda: ()  # type: ignore[attr-defined]
-    machine.frozen, machine.time_limit_s = None, 60.0  # type: ignore[attr-defined]
+    machine.frozen = SimpleNamespace(variables={})  # type: ignore[attr-defined]
+    machine.time_limit_s = 60.0  # type: ignore[attr-defined]
     yield machine, SimpleNamespace(look=lambda *_: {})
 
 

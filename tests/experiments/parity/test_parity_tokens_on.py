@@ -188,7 +188,10 @@ def test_a_process_that_fails_says_with_which_model() -> None:
     assert (failure.arm, failure.message) == ("cand", "trained, alone: no kernel")
 
 
-def test_a_result_is_kept_for_these_weights_and_the_other_checks_for_any(tmp_path: Path) -> None:
+def test_a_result_is_kept_for_these_weights_and_the_other_checks_for_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ParityCache, "_source", lambda _, lever: lever)
     cache = ParityCache(tmp_path, "stack")
     none = asked().model_copy(update={"tokens_on": ()})
     others = (none, asked(), asked(model("shipped", digest="new")), asked(model("shipped")))
