@@ -6,6 +6,7 @@ variables takes both again, or, once it has samples, is refused.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -34,9 +35,17 @@ OF_A_LOGIN = re.compile(
     r"(_|PWD|OLDPWD|SHLVL|COLUMNS|LINES|STY|DISPLAY|WINDOWID|MAIL|HOSTNAME|PS\d|PROMPT_COMMAND)$"
     r"|(LS_COLORS|EDITOR|VISUAL|PAGER|NO_COLOR|FORCE_COLOR|COLORTERM|MAKEFLAGS|MAKELEVEL|MFLAGS)$"
     r"|(XDG_RUNTIME_DIR|INVOCATION_ID|JOURNAL_STREAM|LEVERGATE_HOME|LEVERGATE_LOCKS|VIRTUAL_ENV)$"
+    r"|(TMPDIR|TEMP|TMP|OUT)$|KUBERNETES_|POD_|CONTAINER_|MODAL_"
     r"|SSH_|TERM|TMUX|VTE_|WAYLAND_|VSCODE_|XDG_SESSION_|DBUS_|GPG_|LESS|HIST|PYTEST_|SLURM_|VIRTUAL_ENV_"
 )
-"""Variables of a terminal, a login, a job or a home: they differ where the work is the same."""
+"""Variables of a terminal, a login, a job, a machine or a home, and of where results go (``OUT``
+of the GPU runs): they differ where the work is the same."""
+
+BOUND_ELSEWHERE = re.compile(
+    r"(CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|LEVERGATE_LEVERS|LEVERGATE_WORKLOADS)$"
+)
+"""Variables that only say which device, levers and workloads: what they name is bound by its kind
+or its code, so that what passed on one device is found again on another of the kind."""
 
 CREDENTIAL = re.compile(
     r".*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_KEY|ACCESS_KEY|KEY_ID)$", re.IGNORECASE
@@ -103,12 +112,19 @@ def binding_of(comparison: Comparison, variables: Mapping[str, str]) -> Binding:
 
 
 def lasting(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables on which results may depend, ``PATH`` as the tools that it finds."""
+    """The variables on which results may depend.
+
+    ``PATH`` counts as the tools that it finds, ``PYTHONPATH`` without the checkout, whose code is
+    bound by itself.
+    """
     kept = {
         name: value
         for name, value in variables.items()
-        if not OF_A_LOGIN.match(name) and not CREDENTIAL.match(name)
+        if not any(left.match(name) for left in (OF_A_LOGIN, CREDENTIAL, BOUND_ELSEWHERE))
     }
+    if path := kept.get("PYTHONPATH"):
+        own = str(CHECKOUT)
+        kept["PYTHONPATH"] = os.pathsep.join(one for one in path.split(os.pathsep) if one != own)
     if path := kept.get("PATH"):
         kept["PATH"] = " ".join(str(shutil.which(tool, path=path)) for tool in TOOLS)
     return kept

@@ -11,6 +11,7 @@ import pytest
 from experiments import binding
 from experiments.binding import NOTE, Binding, bind, binding_of, lasting
 from experiments.environment import cpu_device
+from experiments.home import CHECKOUT
 from experiments.parity.cache import ParityCache
 from experiments.prepare import Comparison, compare
 from experiments.requests import AbRequest, SilentListener
@@ -156,6 +157,12 @@ def test_a_plugged_in_workload_is_digested_with_what_it_imports_of_its_own(
 def test_what_lets_in_or_says_where_one_sits_is_no_part_and_no_value_is_kept() -> None:
     other = {"HF_TOKEN": "s", "AWS_SECRET_ACCESS_KEY": "s", "_": "/bin/x", "LEVERGATE_HOME": "/h"}
     assert lasting({**other, "MY_KEYS": "3", "LC_ALL": "C"}) == {"MY_KEYS": "3", "LC_ALL": "C"}
+
+
+def test_what_passed_is_found_again_on_another_device_of_the_kind_and_from_another_folder() -> None:
+    then = {"CUDA_VISIBLE_DEVICES": "GPU-1", "PYTHONPATH": f"{CHECKOUT}:/lib", "OUT": "/tmp/a"}
+    there = {"CUDA_VISIBLE_DEVICES": "GPU-2", "PYTHONPATH": "/lib", "LEVERGATE_LEVERS": "/levers"}
+    assert lasting(then) == lasting(there) == {"PYTHONPATH": "/lib"}
 
 
 def test_of_the_path_it_counts_which_tools_it_finds(tmp_path: Path) -> None:
