@@ -59,19 +59,25 @@ def test_a_tolerated_candidate_may_be_ten_times_as_far() -> None:
 
 
 def tokens(ref: tuple[float, ...], cand: tuple[float, ...], **changes: object) -> Decision | None:
-    mine = sample(0, "ref", {C1: 1.0}, raw={"tokens/c4": ref})
-    other = sample(0, "cand", {C1: 1.0}, raw={"tokens/c4": cand})
+    mine = sample(0, "ref", {C1: 1.0}, raw={"tokens/c8": ref})
+    other = sample(0, "cand", {C1: 1.0}, raw={"tokens/c8": cand})
     return decide_samples(evidence(samples=(mine, other), **changes))
 
 
-def test_most_streams_of_a_timed_step_elsewhere_are_other_work() -> None:
-    found = tokens((1, 2, 3, 4), (1, 7, 8, 9))
+EIGHT = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+OTHERS = tuple(10 * token for token in EIGHT)
+
+
+def test_nearly_all_streams_of_a_timed_step_elsewhere_are_other_work() -> None:
+    found = tokens(EIGHT, OTHERS)
     assert found is not None
     assert (found.outcome, found.reason) == ("invalid", "inputs-differ")
-    assert "at c4 3 of 4 streams" in found.detail
+    assert "at c8 8 of 8 streams" in found.detail
+    assert tokens(EIGHT * 4, (*EIGHT[:3], *(OTHERS * 4)[3:])) is not None
 
 
-def test_near_ties_of_a_few_streams_are_no_other_work() -> None:
-    assert tokens((1, 2, 3, 4), (1, 2, 8, 9)) is None
-    assert tokens((1, 2), (8, 9)) is None
-    assert tokens((1, 2, 3, 4), (6, 7, 8, 9), policy=TOLERATED_POLICY) is None
+def test_near_ties_are_no_other_work() -> None:
+    assert tokens(EIGHT, (EIGHT[0], *OTHERS[1:])) is None
+    assert tokens(EIGHT * 4, (*EIGHT[:4], *(OTHERS * 4)[4:])) is None
+    assert tokens(EIGHT[:4], OTHERS[:4]) is None
+    assert tokens(EIGHT, OTHERS, policy=TOLERATED_POLICY) is None
