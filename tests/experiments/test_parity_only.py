@@ -27,6 +27,7 @@ from experiments.run_record import RunRecord
 from experiments.sitting import Sitting
 from experiments.view.verdict import view
 from tests.support import records_factory, runs
+from tests.support.runs import lines_of, told
 
 ROOT = Path(__file__).parents[2]
 FAST = ("ab", "planted_fast", "--cand", "on", "--set", "clock=virtual", "--yes")
@@ -43,15 +44,6 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     # A busy machine may cost a pair; how is tested elsewhere, and these tests share theirs.
     monkeypatch.setattr("experiments.sitting.limits_for", lambda *_: Limits())
     return tmp_path / "home"
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
-def lines_of(home: Path, kind: str) -> int:
-    (journal,) = (home / "runs").glob("*/journal.jsonl")
-    return sum(json.loads(line)["kind"] == kind for line in journal.read_text().splitlines())
 
 
 def on_disk(home: Path) -> RunRecord:

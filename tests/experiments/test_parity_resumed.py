@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from experiments.sitting import Sitting
 from experiments.spool import Spool
 from levers.errors import BadParameter, UsageError
 from tests.support import records_factory, runs
+from tests.support.runs import lines_of, told
 
 FAST = ("ab", "planted_fast", "--cand", "on", "--set", "clock=virtual", "--yes", "--json")
 ONLY = "--parity-only"
@@ -38,15 +38,6 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     return tmp_path / "home"
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
-def lines_of(home: Path, kind: str) -> int:
-    (journal,) = (home / "runs").glob("*/journal.jsonl")
-    return sum(json.loads(line)["kind"] == kind for line in journal.read_text().splitlines())
 
 
 def resumed(run_id: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,17 @@ def use_stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the stub and the planted levers known, also to the processes that are started."""
     monkeypatch.setenv("LEVERGATE_WORKLOADS", "stub=tests.support.stub_workload:STUB")
     monkeypatch.setenv("LEVERGATE_LEVERS", str(PLANTED))
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    """What a command with ``--json`` has printed."""
+    return json.loads(capsys.readouterr().out)
+
+
+def lines_of(home: Path, kind: str) -> int:
+    """How many lines of that kind the journal of the home's one run has."""
+    (journal,) = (home / "runs").glob("*/journal.jsonl")
+    return sum(json.loads(line)["kind"] == kind for line in journal.read_text().splitlines())
 
 
 def spec(lever: str = "planted_same", cand: str = "on", **changes: Any) -> AbSpec:
