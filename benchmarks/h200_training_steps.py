@@ -211,6 +211,7 @@ def steps(scale: Scale) -> tuple[Step, ...]:
         *_controls(scale),
         *_beyond(scale),
         Step("roofline.whole", ("roofline", RUN, "--record"), 30, home="whole.slat"),
+        Step("roofline.ss", ("roofline", RUN, "--record"), 30, home="ss.whole"),
     )
 
 
