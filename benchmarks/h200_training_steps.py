@@ -283,7 +283,8 @@ def _beyond(scale: Scale) -> tuple[Step, ...]:
         bs="6",
         accumulate="4",
     )
-    base = [one for one in scale.whole if one not in PRODUCTS]
+    products = {one.partition("=")[0] for one in PRODUCTS}
+    base = [one for one in scale.whole if one.partition("=")[0] not in products]
     eight_bits = scale.ab("fp8_linear", "e4m3", "slat_flow", *PAIRS, beside=base)
     return (
         Step("batch.screen", batches, 90),

@@ -67,7 +67,7 @@ UNFINISHED = 3
 DECIDED = (Exit.VERDICT, Exit.INCONCLUSIVE, Exit.INVALID)
 """Exit codes of an A/B that came to an end; of any other there is nothing to keep."""
 
-LONGEST_STEP_S = {"cuda": 150.0, "cpu": 25.0}
+LONGEST_STEP_S = {"cuda": 90.0, "cpu": 25.0}
 """Assumed of a step of this script until one of its kind has been measured."""
 
 
@@ -122,7 +122,8 @@ def take(book: Book, point: Point, options: argparse.Namespace) -> dict[str, Any
     if book.has(point.name):
         found: dict[str, Any] = book.found[point.name]
         return found
-    if book.left_s() < expected_s(book, point, options):
+    if book.left_s() < (wanted := expected_s(book, point, options)):
+        print(f"{point.name}: not begun, {book.left_s():.0f} s are left of {wanted:.0f}", flush=True)
         return None
     device = find_device(options.device, visible=visible(), ranks=point.ranks)
     result, wall_s = measured(point, options.device, SCRATCH, typed(options.levers))

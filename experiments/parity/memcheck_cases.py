@@ -19,6 +19,12 @@ PRODUCTS = ((256, 256, 256), (1024, 1536, 1536), (512, 8192, 1536), (4096, 1536,
 """Rows, columns and inner size of the products that run without a candidate."""
 
 
+def say(line: str) -> None:
+    """Print a line in one write, since the tool writes into the same file meanwhile."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def run_cases(path: Path) -> None:
     """Run each chosen case's candidate once; truth and reference are not what is under test."""
     import torch
@@ -28,10 +34,10 @@ def run_cases(path: Path) -> None:
 
     task = Task.model_validate_json(path.read_text())
     for case in chosen(op.cases_of(task)):
-        print(f"{CASE}{case.name}", flush=True)
+        say(f"{CASE}{case.name}")
         poisoned(case, case.candidate, case.inputs(task.seed))
     torch.cuda.synchronize()
-    print(END, flush=True)
+    say(END)
 
 
 def run_products() -> None:
@@ -48,7 +54,7 @@ def run_products() -> None:
         torch.mm(back.t(), left)
         torch.mm(back.t(), left, out_dtype=torch.float32)
     torch.cuda.synchronize()
-    print(END, flush=True)
+    say(END)
 
 
 def fill_memory(path: Path) -> None:
@@ -65,7 +71,7 @@ def fill_memory(path: Path) -> None:
         faults=fresh_memory.faults(cases, task.seed),
         capability=() if task.device == "cpu" else torch.cuda.get_device_capability(),
     )
-    print(f"{MEMORY}{found.model_dump_json()}", flush=True)
+    say(f"{MEMORY}{found.model_dump_json()}")
 
 
 def stray_write() -> None:
@@ -76,7 +82,7 @@ def stray_write() -> None:
 
     memcheck_control.launch(torch.zeros(1024, device="cuda"))
     torch.cuda.synchronize()
-    print(END, flush=True)
+    say(END)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,16 @@ ENQUIRY = re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to cuGet
 """A library that asks the driver for a function which this driver lacks (seen of the CUTLASS DSL's
 runtime, 34 times at its import). The answer is an error code; nothing was run by it."""
 
+AMID_A_LINE = re.compile(r"(?<=[^=\n])(?=={9} )")
+"""Where the tool begins to speak in the middle of a line of the process, whose output it shares: a
+headline there is one as any other (of 257 reads that initcheck counted, 256 were found without)."""
+
+REMARK = re.compile(r"^=+ (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$", re.MULTILINE)
+"""Any line in the tool's first column that is no frame of its report."""
+
+MOST_REMARKS = 3
+"""Other lines of a tool that are repeated where its sum does not add up."""
+
 KERNEL = re.compile(r"\bat (?:0x[0-9a-f]+ in )?(.+?)(?:\+0x|$)")
 """The kernel in the headline of a race, or in the line below the headline of another finding."""
 
@@ -80,16 +90,16 @@ class Report:
         note: str = "",
         withdrawn: str = "",
     ) -> None:
-        self.code, self.text = code, text
+        self.code, self.text = code, AMID_A_LINE.sub("\n", text)
         self.seconds, self.note, self.withdrawn = seconds, note, withdrawn
         self.finished = code is not None and END in text
         self.set_aside = dict.fromkeys(known, 0)
         self.questions = 0
         self.real: list[str] = []
         self.kernels: Counter[str] = Counter()
-        for headline, place in FINDING.findall(text):
+        for headline, place in FINDING.findall(self.text):
             self._take(headline, place)
-        sums = SUM.findall(text)
+        sums = SUM.findall(self.text)
         self.claimed = sum(int(number) for _, number in sums)
         counting = [kind for kind, number in sums if int(number)]
         self._whole = len(set(counting)) == len(counting)
@@ -158,8 +168,15 @@ class Report:
             return ""
         return (
             f"the tool counts {self.claimed}; it shows {sum(self.set_aside.values())} that are "
-            f"known and {self.questions} questions to the driver"
+            f"known and {self.questions} questions to the driver{self._remarks}"
         )
+
+    @property
+    def _remarks(self) -> str:
+        """What else the tool said, each line once: one may be a finding of a kind unknown here."""
+        found = (one for one in REMARK.findall(self.text) if not FINDING.match(f"= {one}"))
+        said = [*dict.fromkeys(found)][:MOST_REMARKS]
+        return f"; it also says: {' | '.join(said)}" if said else ""
 
     @property
     def _where(self) -> str:

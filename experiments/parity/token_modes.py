@@ -57,7 +57,7 @@ def modes(bench: Bench, loads: Mapping[str, int | None] = NO_LOADS) -> tuple[Mod
 def modes_of(bench: Bench, parameters: Mapping[str, Scalar], load: int = 1) -> tuple[Mode, ...]:
     """Alone and at a load (usually the largest); also eager where the workload captures a graph."""
     most = load if load > 1 else max(concurrencies(parameters), default=1)
-    alone = Mode("alone", {**_want(bench), "concurrency": 1}, parameters)
+    alone = Mode("alone", {**_want(bench), **_briefly(bench, most), "concurrency": 1}, parameters)
     loaded = Mode("loaded", {**_want(bench), "concurrency": most}, parameters)
     found = [alone, loaded] if most > 1 else [alone]
     if parameters.get("graph") == "on":
@@ -67,6 +67,12 @@ def modes_of(bench: Bench, parameters: Mapping[str, Scalar], load: int = 1) -> t
 
 def _want(bench: Bench) -> dict[str, Any]:
     return {"want": "tokens", "prompts": bench.limits.prompts}
+
+
+def _briefly(bench: Bench, most: int) -> dict[str, int]:
+    """How long a stream alone is, where others under load are longer."""
+    tokens = bench.limits.alone_tokens
+    return {} if tokens is None or most <= 1 else {"max_tokens": tokens}
 
 
 def repeated(bench: Bench, mode: Mode) -> Mode:

@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.parity import fresh_memory, sanitizer_doubts
 from experiments.parity.memcheck import judge
 from experiments.parity.sanitizer_doubts import MemoryAnswer, memory_of, settled
-from experiments.parity.sanitizer_report import END, ENOUGH, Report
+from experiments.parity.sanitizer_report import CASE, END, ENOUGH, Report
 from experiments.tasks import Task
 from levers.base import OpCase
 from levers.known_reports import KnownReport
@@ -109,6 +109,26 @@ def test_copies_by_the_driver_are_reads_too_and_any_other_finding_counts(
     write = "========= Invalid __global__ write of size 4 bytes\n"
     three = Report(88, READ + host + write + f"{END}\n========= ERROR SUMMARY: 3 errors\n")
     assert after(sanitizer, monkeypatch, RIGHT, initcheck=three)["initcheck"].errors == 1
+
+
+def test_a_headline_that_begins_amid_a_line_of_the_process_is_found(
+    sanitizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Report(
+        88, f"{READ}{CASE}two{READ}\n{READ}{END}========= ERROR SUMMARY: 3 errors\n"
+    )
+    assert (len(shared.real), shared.finished) == (3, True)
+    assert after(sanitizer, monkeypatch, RIGHT, initcheck=shared)["initcheck"].errors == 0
+
+
+def test_a_finding_of_an_unknown_kind_counts_and_is_repeated(
+    sanitizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = "========= Surprising kind of access of size 4 bytes\n=========     at our_reader\n"
+    text = f"========= COMPUTE-SANITIZER\n{READ}{strange}{END}\n========= ERROR SUMMARY: 2 errors\n"
+    found = after(sanitizer, monkeypatch, RIGHT, initcheck=Report(88, text))["initcheck"]
+    assert found.errors == 1
+    assert found.first_error.endswith("it also says: Surprising kind of access of size 4 bytes")
 
 
 def test_a_tool_that_was_ended_after_many_reports_has_its_answer_from_filled_memory(
