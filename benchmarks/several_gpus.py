@@ -123,7 +123,9 @@ def take(book: Book, point: Point, options: argparse.Namespace) -> dict[str, Any
         found: dict[str, Any] = book.found[point.name]
         return found
     if book.left_s() < (wanted := expected_s(book, point, options)):
-        print(f"{point.name}: not begun, {book.left_s():.0f} s are left of {wanted:.0f}", flush=True)
+        print(
+            f"{point.name}: not begun, {book.left_s():.0f} s are left of {wanted:.0f}", flush=True
+        )
         return None
     device = find_device(options.device, visible=visible(), ranks=point.ranks)
     result, wall_s = measured(point, options.device, SCRATCH, typed(options.levers))

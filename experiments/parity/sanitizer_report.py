@@ -50,7 +50,9 @@ AMID_A_LINE = re.compile(r"(?<=[^=\n])(?=={9} )")
 """Where the tool begins to speak in the middle of a line of the process, whose output it shares: a
 headline there is one as any other (of 257 reads that initcheck counted, 256 were found without)."""
 
-REMARK = re.compile(r"^=+ (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$", re.MULTILINE)
+REMARK = re.compile(
+    r"^=+ (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$", re.MULTILINE
+)
 """Any line in the tool's first column that is no frame of its report."""
 
 MOST_REMARKS = 3

@@ -37,9 +37,9 @@ def test_it_asks_for_what_the_levers_own_steps_ask_for_and_for_parity_alone(
     assert first.parts + second.parts == tuple(one for one in every if one.item == "lever")
     for step in (first, second):
         assert (step.needs, step.resumable) == (TRAINED, True)
-    for step, part in ((step, part) for step in (first, second) for part in step.parts):
+    for words, part in ((one.words, part) for one in (first, second) for part in one.parts):
         own = step_words.asked(part.words, monkeypatch)
-        asked = step_words.asked([*part.words, *step.words], monkeypatch)
+        asked = step_words.asked([*part.words, *words], monkeypatch)
         assert (own.parity_only, asked.parity_only, asked.parity_jobs) == (False, True, 3)
         assert (asked.lever, asked.cand, asked.tokens_on) == (own.lever, own.cand, own.tokens_on)
 

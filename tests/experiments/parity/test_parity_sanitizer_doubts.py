@@ -114,9 +114,7 @@ def test_copies_by_the_driver_are_reads_too_and_any_other_finding_counts(
 def test_a_headline_that_begins_amid_a_line_of_the_process_is_found(
     sanitizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = Report(
-        88, f"{READ}{CASE}two{READ}\n{READ}{END}========= ERROR SUMMARY: 3 errors\n"
-    )
+    shared = Report(88, f"{READ}{CASE}two{READ}\n{READ}{END}========= ERROR SUMMARY: 3 errors\n")
     assert (len(shared.real), shared.finished) == (3, True)
     assert after(sanitizer, monkeypatch, RIGHT, initcheck=shared)["initcheck"].errors == 0
 
