@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from experiments.frozen import FrozenEnvironment
 from experiments.home import CHECKOUT, Home
-from experiments.parity.cache import FOLDER, ParityCache, code_digest
+from experiments.parity.cache import FOLDER, UNREADABLE, ParityCache, code_digest
 from experiments.prepare import Comparison
 from experiments.records import Environment
 from experiments.requests import Listener
@@ -180,6 +180,17 @@ def bind(
         _warn(spool, listener, f"{why}: witness and parity are taken again")
     if why or _read(noted) != now:
         spool.note(NOTE, now.model_dump(mode="json"))
+
+
+def changed(spool: Spool, comparison: Comparison, variables: Mapping[str, str]) -> str:
+    """What is no longer as it was noted, in words; empty where nothing is or none was noted."""
+    then = _read(spool.noted(NOTE))
+    if then is None:
+        return ""
+    try:
+        return binding_of(comparison, variables).unlike(then)
+    except UNREADABLE as error:
+        return f"code that cannot be read any more ({error})"
 
 
 def refuse_changed(noted: Mapping[str, Any] | None, now: Binding, run_id: str) -> None:

@@ -179,6 +179,12 @@ REASON_TEXTS: dict[str, Reason] = {
         "A figure is above what the device's datasheet allows, so the timing is wrong.",
         "Look for work that was skipped or not waited for.",
     ),
+    "code-changed": Reason(
+        "The code under test was changed while it was checked or measured, so what is there is of "
+        "two versions.",
+        "Run again, and leave the code alone until it ends, or measure from a copy of it (a git "
+        "worktree).",
+    ),
     "state-leaked": Reason(
         "State of one arm reached the other.",
         "Correct the lever or the workload so that each process starts clean.",

@@ -67,6 +67,7 @@ REASONS: dict[Outcome, tuple[str, ...]] = {
         "recompiled",
         "impossible-figure",
         "state-leaked",
+        "code-changed",
         "ranks-disagree",
         "interrupted",
     ),

@@ -177,7 +177,10 @@ class Sitting:
             limits=self.limits(),
             watch=self._watch,
         )
-        return collector.collect()
+        end = collector.collect()
+        if end != "interrupted":
+            self._code_changed()
+        return end
 
     def _judge(self, record: RunRecord, look: int | None, *, spent: bool) -> bool:
         if look is not None:
@@ -189,7 +192,22 @@ class Sitting:
 
     def _decided(self, record: RunRecord, *, ended: bool = False) -> bool:
         self.decision = decide_record(record, ended=ended)
+        if self.decision is not None and self._code_changed():
+            self.decision = decide_record(self.spool.record(), ended=ended)
         return self.decision is not None
+
+    def _code_changed(self) -> bool:
+        """Whether code was edited meanwhile, which is then the run's fault and no arm's.
+
+        A candidate that crashed on a half-written file, or samples of two versions, say nothing.
+        """
+        if self.spool.record().faults:
+            return False
+        variables = self.executor.frozen.variables
+        apart = binding.changed(self.spool, self.comparison, variables)
+        if apart:
+            self.spool.fault("code-changed", f"{apart} changed while this run was at work")
+        return bool(apart)
 
     def _watch(self, seconds: float) -> Mapping[str, Scalar]:
         return self.sampler.look(self.executor.processes, seconds)

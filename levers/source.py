@@ -28,7 +28,7 @@ def source_digest(lever: Lever) -> str:
     """SHA-256 (16 hex digits) over the lever's file and every kernel module that it reaches.
 
     Raises:
-        BrokenLever: a file of the lever cannot be found.
+        BrokenLever: a file of the lever cannot be found or read as Python.
     """
     return _digest(source_files(lever))
 
@@ -37,6 +37,9 @@ def modules_digest(names: Iterable[str]) -> str:
     """The same of some modules, with what they import from the packages that they lie in.
 
     A package that comes with levergate is not followed: its code has a digest of its own.
+
+    Raises:
+        BrokenLever: a file cannot be read as Python.
     """
     waiting = list(names)
     return _digest(_reached(waiting, {name.partition(".")[0] for name in waiting} - OWN))
@@ -59,7 +62,7 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
     Imports are read from the source, so that torch is not imported for a digest.
 
     Raises:
-        BrokenLever: a file of the lever cannot be found.
+        BrokenLever: a file of the lever cannot be found or read as Python.
     """
     own = type(lever).__module__
     holders = [name for name, held in list(sys.modules.items()) if _holds(held, lever)]
@@ -98,9 +101,21 @@ def _holds(module: object, lever: Lever) -> bool:
         return False
     return any(
         isinstance(target, ast.Name) and target.id == "LEVER"
-        for node in ast.parse(Path(path).read_bytes()).body
+        for node in _parsed(Path(path), Path(path).read_bytes()).body
         for target in _targets(node)
     )
+
+
+def _parsed(path: Path, text: bytes) -> ast.Module:
+    """The file's syntax.
+
+    Raises:
+        BrokenLever: it has none, as a file that is being written.
+    """
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise BrokenLever(f"{path} is no Python: {error}", cure="correct the file") from error
 
 
 def _targets(node: ast.stmt) -> list[ast.expr]:
@@ -133,7 +148,7 @@ def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
     text = path.read_bytes()
     if not _mentions(text, roots):
         return
-    for node in _statements(ast.parse(text)):
+    for node in _statements(_parsed(path, text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _inside(alias.name, roots))
         elif isinstance(node, ast.ImportFrom) and _inside(_absolute(package, node), roots):

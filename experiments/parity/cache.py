@@ -21,15 +21,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from experiments.parity_records import CheckResult
-from experiments.spec import AbSpec
+from experiments.spec import NO_LEVER, AbSpec
 from experiments.values import digest_of
 from levers import catalog
+from levers.errors import LevergateError
 from levers.source import source_digest
 
 FOLDER = Path("cache") / "parity"
 
+ROOT = Path(__file__).parents[2]
+
 CODE = ("levers", "experiments/parity", "experiments/workloads")
 """Folders whose Python source a result depends on, from the project's root."""
+
+UNREADABLE = (LevergateError, OSError)
+"""What is raised by a digest of code that is being written or was removed."""
 
 OF_THE_OPERATION = ("op", "memcheck", "graph", "async")
 """Checks that run a lever's own cases in processes without a session."""
@@ -54,7 +60,7 @@ class ParityCache:
         """
         self._folder = folder
         self._stack = stack
-        self._code = code_digest(Path(__file__).parents[2])
+        self._code = code_digest(ROOT)
         self._sources: dict[str, str] = {}
 
     def key(self, check: str, spec: AbSpec, extra: str = "") -> str:
@@ -67,6 +73,8 @@ class ParityCache:
             left = {name: value for name, value in spec.parameters.items() if name in seen}
             unseen |= {"parameters": left, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
+        if spec.levers_source_digest and spec.lever != NO_LEVER:
+            self._source(spec.lever)
         sources = [f"{name} {self._source(name)}" for name in asked.others]
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code, *sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -76,6 +84,15 @@ class ParityCache:
         if lever not in self._sources:
             self._sources[lever] = source_digest(catalog.get(lever))
         return self._sources[lever]
+
+    def _edited(self) -> bool:
+        """Whether the code is no longer that of the keys, so that the result may be of either."""
+        try:
+            return self._code != code_digest(ROOT) or any(
+                digest != source_digest(catalog.get(name)) for name, digest in self._sources.items()
+            )
+        except UNREADABLE:
+            return True
 
     def has(self, key: str) -> bool:
         """Whether a result is kept under this key."""
@@ -94,6 +111,8 @@ class ParityCache:
         """Keep a passed result; returns why it could not be kept, or nothing."""
         if result.status != "passed":
             return ""
+        if self._edited():
+            return "not kept in the cache: the code has changed since it was asked for"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:

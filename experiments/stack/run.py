@@ -29,7 +29,7 @@ from experiments.spec import ranks_of
 from experiments.spool import Spool, new_run_id
 from experiments.stack import prepare as stack_prepare
 from experiments.stack import store as stack_store
-from experiments.stack.hold import hold, inputs_changed, refused
+from experiments.stack.hold import code_changed, hold, inputs_changed, refused
 from experiments.stack.plan import FEWEST_BLOCKS
 from experiments.stack.prepare import Stack
 from experiments.stack.records import StackRecord
@@ -211,7 +211,8 @@ def _measured(
         hold(stack, cells, executor, home, head, listener)
         why = refused(stack, cells)
         if why:
-            faults = inputs_changed(cells) or (("parity-failed", why),)
+            faults = code_changed(stack, cells, executor.frozen.variables)
+            faults = faults or inputs_changed(cells) or (("parity-failed", why),)
             return _record(head, cells, "parity did not pass", faults, began)
         stage = Stage(
             spec=stack.spec,
@@ -224,7 +225,8 @@ def _measured(
         )
         listener.on_stage("measure", f"{len(cells)} rows, {stack.spec.blocks} blocks")
         stopped = stage.go()
-        record = _record(head, cells, stopped, stage.faults, began)
+        faults = code_changed(stack, cells, executor.frozen.variables) or stage.faults
+        record = _record(head, cells, stopped, faults, began)
         if profile and record.status == "measured":
             listener.on_stage("profile", "the whole stack, in a process of its own")
             arm, mine = stack.spec.rows[stack.spec.whole].arm, record.of_whole

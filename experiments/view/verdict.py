@@ -193,7 +193,8 @@ def _words(record: RunRecord) -> tuple[str, str]:
 
         return (
             "The witness of each arm and parity passed, and nothing was timed: no verdict.",
-            f"{checked.resume_command(record)} measures; nothing is checked again.",
+            f"{checked.resume_command(record)} measures; nothing is checked again "
+            "while code and variables stay as they are.",
         )
     if decision is None:
         done = formats.count(len(record.samples), "sample")

@@ -75,7 +75,8 @@ def test_what_passes_is_timed_later_and_nothing_is_checked_again(
     assert (answer["outcome"], answer["status"]) == (None, "interrupted")
     assert answer["headline"] == "parity passed planted_fast=on - nothing was timed: no verdict"
     assert "nothing was timed" in answer["text"]
-    assert answer["cure"] == f"{command} measures; nothing is checked again."
+    again = "nothing is checked again while code and variables stay as they are."
+    assert answer["cure"] == f"{command} measures; {again}"
     record = RunRecord.model_validate(answer["record"])
     assert record.parity is not None
     assert len(record.witnesses) == 2

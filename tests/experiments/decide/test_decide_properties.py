@@ -249,6 +249,7 @@ REACHED: dict[str, Evidence] = {
     "recompiled": with_samples(compilations=1),
     "impossible-figure": replace(with_samples(), impossible={C1: 0.5}),
     "state-leaked": fault("state-leaked"),
+    "code-changed": fault("code-changed"),
     "ranks-disagree": fault("ranks-disagree"),
     "interrupted": fault("interrupted"),
 }
