@@ -12,6 +12,7 @@ leaves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -21,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from experiments.parity_records import CheckResult
-from experiments.spec import NO_LEVER, AbSpec
+from experiments.spec import AbSpec
 from experiments.values import digest_of
 from levers import catalog
 from levers.errors import LevergateError
@@ -73,7 +74,7 @@ class ParityCache:
             left = {name: value for name, value in spec.parameters.items() if name in seen}
             unseen |= {"parameters": left, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
-        if spec.levers_source_digest and spec.lever != NO_LEVER:
+        with contextlib.suppress(LevergateError):  # a set of levers has no file of its own
             self._source(spec.lever)
         sources = [f"{name} {self._source(name)}" for name in asked.others]
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code, *sources]
