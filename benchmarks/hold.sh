@@ -6,13 +6,14 @@
 #   OUT=/tmp/out benchmarks/hold.sh lanes 560 LANE [LANE ...] one command a GPU, 560 s in all
 # "wheels" joins parts (NAME.whl.*a and NAME.whl.*b, of two calls) before it installs. In a lane, a file
 # of bash or a command, these are known: left (seconds for what follows), training STEPS [OPTION ...],
-# decode STEPS [OPTION ...], look NAME ARGUMENTS of benchmarks.flow_steps. What lanes leave comes in
-# OUT/laneN.tar.gz, written again each half minute, with OUT/laneN.txt beside it.
+# decode STEPS [OPTION ...] (with what was installed in the place $DECODE_SITE, if that is set), look
+# NAME ARGUMENTS of benchmarks.flow_steps. What a lane puts into $PLACE comes in OUT/laneN.tar.gz, which
+# is written each half minute and at the end, with OUT/laneN.txt beside it.
 set -uo pipefail
 hold="${HOLD:-/tmp/levergate-hold}"
 packing=6 # seconds kept free for the last archives
 
-# What a lane's commands may use; TREE, LANE, PLACE and UNTIL are set for each.
+# What a lane's commands may use; UNTIL, LANE, PLACE and HOLD are set for each.
 left() { echo $((UNTIL - $(date +%s))); }
 enough() { [ "$(left)" -ge "$1" ]; }
 driver() {
@@ -23,71 +24,115 @@ driver() {
         --limit "$(left)" --only "$steps" "$@"
 }
 training() { driver h200_training "$@"; }
-decode() { PYTHONPATH="${DECODE_SITE:-$PYTHONPATH}" driver h200_decode "$@" --shared "$HOLD/shared"; }
+decode() {
+    local place="${DECODE_SITE:+$HOLD/$DECODE_SITE}"
+    PYTHONPATH="${place:-$PYTHONPATH}" driver h200_decode "$@" --shared "$HOLD/shared"
+}
 look() {
     local name="$1"
     shift
-    [ -f "$HOLD/looks/$name.json" ] && return
-    mkdir -p "$HOLD/looks"
-    timeout "$(left)" python3 -m benchmarks.flow_steps "$@" --out "$HOLD/looks/$name.part" &&
+    if [ ! -f "$HOLD/looks/$name.json" ]; then
+        enough 20 || return 3
+        mkdir -p "$HOLD/looks"
+        timeout "$(left)" python3 -m benchmarks.flow_steps "$@" --out "$HOLD/looks/$name.part" || return
         mv "$HOLD/looks/$name.part" "$HOLD/looks/$name.json"
-    cp "$HOLD/looks/$name".* "$PLACE/"
+    fi
+    cp "$HOLD/looks/$name.json" "$PLACE/"
+}
+
+usage() {
+    sed -n '2,12p' "$0" >&2
+    exit 2
 }
 
 begin() {
-    mkdir -p "$hold"
-    [ -d "$hold/tree" ] || cp -r "$(cd "$(dirname "$0")/.." && pwd)" "$hold/tree"
-    env -0 | grep -zv -e '^OUT=' -e '^SHLVL=' -e '^_=' >"$hold/variables"
+    local from
+    from="$(cd "$(dirname "$0")/.." && pwd)" || exit
+    if [ ! -d "$hold/tree" ]; then
+        mkdir -p "$hold/copying"
+        tar -C "$from" --exclude=./.venv --exclude=./.git --exclude='./.whl*' -cf - . |
+            tar -C "$hold/copying" -xf - && mv "$hold/copying" "$hold/tree" || exit
+    fi
+    [ -f "$hold/variables" ] || env -0 | grep -zv -e '^OUT=' -e '^SHLVL=' -e '^_=' >"$hold/variables"
 }
 
 wheels() {
-    local from="$1" into="$hold/$2" whole
+    [ "$#" = 2 ] || usage
+    local from="$1" into="$hold/$2" whole part
     mkdir -p "$hold/wheels/$2"
-    cp "$from"/*.whl* "$hold/wheels/$2/"
+    cp "$from"/*.whl* "$hold/wheels/$2/" || exit
     for part in "$hold/wheels/$2"/*a; do
         [ -f "$part" ] || continue
         whole="${part%.*}"
-        [ -f "${part%a}b" ] || return 0
+        if [ ! -f "${part%a}b" ]; then
+            echo "$(basename "$whole"): its second part is not here yet, nothing is installed"
+            return
+        fi
         cat "$part" "${part%a}b" >"$whole" && rm "$part" "${part%a}b"
     done
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
         --target "$into" "$hold/wheels/$2"/*.whl
 }
 
-pack() { for one in "$hold/out"/lane*/; do tar -C "$hold/out" -czf "$OUT/$(basename "$one").tar.gz" "$(basename "$one")"; done; }
+pack() {
+    local one name
+    for one in "$hold/out"/lane*/; do
+        name="$(basename "$one")"
+        tar -C "$hold/out" -czf "$hold/$name.part" "$name" && mv "$hold/$name.part" "$OUT/$name.tar.gz"
+    done
+    cp "$hold/out"/lane*.txt "$OUT/" 2>/dev/null
+}
+
+# Pack each half minute until it is ended, and leave nothing behind that holds the call's output.
+keep() {
+    local nap
+    trap 'kill "$nap"; exit' TERM
+    while true; do
+        sleep 30 >/dev/null 2>&1 &
+        nap=$!
+        wait "$nap" && pack
+    done
+}
 
 lanes() {
-    local until=$(($(date +%s) + $1 - packing)) number=0 words=() saved=() one
+    [ "$#" -ge 2 ] || usage
+    if [ ! -d "$hold/tree" ] || [ ! -f "$hold/variables" ]; then
+        echo "nothing was begun in $hold: run '$0 begin' first" >&2
+        exit 2
+    fi
+    local until=$(($(date +%s) + $1 - packing)) number=0 words=() saved=() one watch all code
     shift
     mapfile -d '' -t saved <"$hold/variables"
     rm -rf "$hold/out"
     for one in "$@"; do
         mkdir -p "$hold/out/lane$number"
         [ -f "$one" ] && one=$(cat "$one")
-        { declare -f left enough driver training decode look
-          printf 'UNTIL=%s LANE=%s PLACE=%q HOLD=%q\n%s\n' \
-              "$until" "$number" "$hold/out/lane$number" "$hold" "$one"; } >"$hold/lane$number.sh"
-        words+=("bash $hold/lane$number.sh")
+        {
+            declare -f left enough driver training decode look
+            printf 'UNTIL=%s LANE=%s PLACE=%q HOLD=%q\n%s\n' \
+                "$until" "$number" "$hold/out/lane$number" "$hold" "$one"
+        } >"$hold/lane$number.sh"
+        words+=("bash $(printf %q "$hold/lane$number.sh")")
         number=$((number + 1))
     done
-    (while sleep 30; do cp "$hold/out"/lane*.txt "$OUT/"; pack; done) &
-    local watch=$!
+    keep &
+    watch=$!
     (cd "$hold/tree" && exec env -i "${saved[@]}" PYTHONUNBUFFERED=1 OUT="$hold/out" \
         PYTHONPATH="$hold/site:$hold/site/nvidia_cutlass_dsl/dsl_packages" \
         timeout -k 10 "$(($(date +%s) < until ? until - $(date +%s) + 5 : 5))" \
-        benchmarks/lanes.sh "${words[@]}")
-    local code=$?
+        benchmarks/lanes.sh "${words[@]}") &
+    all=$!
+    trap 'kill -TERM "$all" 2>/dev/null; kill "$watch"; wait "$all"; pack; exit 143' TERM INT
+    wait "$all"
+    code=$?
     kill "$watch" 2>/dev/null
-    cp "$hold/out"/lane*.txt "$OUT/"
     pack
     return "$code"
 }
 
 : "${OUT:?set OUT to the folder for the results}"
+mkdir -p "$OUT" && OUT=$(realpath "$OUT") || exit
 case "${1:-}" in
 begin | wheels | lanes) "$@" ;;
-*)
-    sed -n '2,11p' "$0" >&2
-    exit 2
-    ;;
+*) usage ;;
 esac
