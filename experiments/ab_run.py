@@ -243,7 +243,8 @@ def _sit(
 ) -> str:
     """One sitting; what ended it beside others and is no evidence, or nothing."""
     here = spool.record().environment
-    frozen, limit_s = run_setup.frozen_for(comparison, home), run_setup.time_limit_s(comparison)
+    frozen = binding.watched(run_setup.frozen_for(comparison, home), comparison)
+    limit_s = run_setup.time_limit_s(comparison)
     with (
         Sampler(probe_for(comparison.device)) as sampler,
         executor_for(

@@ -10,24 +10,26 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from experiments.code_watch import CodeWatch
 from experiments.frozen import FrozenEnvironment
 from experiments.home import CHECKOUT, Home
-from experiments.parity.cache import FOLDER, UNREADABLE, ParityCache, code_digest
+from experiments.parity.cache import FOLDER, ParityCache, code_digest, code_files
 from experiments.prepare import Comparison
 from experiments.records import Environment
 from experiments.requests import Listener
-from experiments.spec import NO_LEVER
+from experiments.spec import NO_LEVER, AbSpec
 from experiments.spool import Spool
 from experiments.values import FrozenMap, Value, digest_of
 from experiments.workloads import catalog as workloads
 from experiments.workloads.base import Workload
 from levers import catalog
 from levers.errors import BadParameter
-from levers.source import modules_digest, source_digest
+from levers.source import module_files, modules_digest, source_digest, source_files
 
 NOTE = "bound"
 
@@ -132,9 +134,29 @@ def lasting(variables: Mapping[str, str]) -> dict[str, str]:
 
 def workload_digest(name: str, workload: Workload) -> str:
     """Digest of the modules that make up a workload: where it is named, its class, its opener."""
+    return modules_digest(_modules(name, workload))
+
+
+def _modules(name: str, workload: Workload) -> set[str]:
     targets = (workloads.known().get(name, ""), workload.opener)
     named = (target.partition(":")[0] for target in targets)
-    return modules_digest({type(workload).__module__, *filter(None, named)})
+    return {type(workload).__module__, *filter(None, named)}
+
+
+def watched(frozen: FrozenEnvironment, *comparisons: Comparison) -> FrozenEnvironment:
+    """The environment with a watch over the code of its processes."""
+    return replace(frozen, watch=watch_of(*comparisons))
+
+
+def watch_of(*comparisons: Comparison) -> CodeWatch:
+    """A watch over all code that processes of these comparisons may load, as it is now."""
+    files = dict(code_files(CHECKOUT))
+    for one in comparisons:
+        files |= dict(module_files(_modules(one.spec.workload, one.workload)))
+        for name in (one.spec.lever, *one.spec.others):
+            if name != NO_LEVER:
+                files |= dict(source_files(catalog.get(name)))
+    return CodeWatch.of(files.items())
 
 
 def cache_of(
@@ -182,15 +204,18 @@ def bind(
         spool.note(NOTE, now.model_dump(mode="json"))
 
 
-def changed(spool: Spool, comparison: Comparison, variables: Mapping[str, str]) -> str:
-    """What is no longer as it was noted, in words; empty where nothing is or none was noted."""
-    then = _read(spool.noted(NOTE))
-    if then is None:
-        return ""
-    try:
-        return binding_of(comparison, variables).unlike(then)
-    except UNREADABLE as error:
-        return f"code that cannot be read any more ({error})"
+def refuse_edited(spec: AbSpec) -> None:
+    """Refuse a lever that was edited after the run began, while it waited for its device.
+
+    Raises:
+        BadParameter: its source is another than the spec says.
+    """
+    now = source_digest(catalog.get(spec.lever))
+    if now != spec.levers_source_digest:
+        raise BadParameter(
+            f"{spec.lever} has changed since the run began ({spec.levers_source_digest} -> {now})",
+            cure="start a new run: what is stored of this one is of the lever as it was",
+        )
 
 
 def refuse_changed(noted: Mapping[str, Any] | None, now: Binding, run_id: str) -> None:

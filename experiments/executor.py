@@ -145,6 +145,7 @@ class Executor:
 
         Raises:
             ServerDied: the server could not load its modules, or ended while the task ran.
+            CodeChanged: code was edited since the sitting began.
         """
         return self._run(task, self.time_limit_s if timeout_s is None else timeout_s)
 
@@ -190,6 +191,7 @@ class Executor:
         return server
 
     def _run(self, task: Task, limit_s: float) -> Execution:
+        self._look_at_code()
         server = self._ready()
         self._count += 1
         stem = self._folder / f"{self._count:06d}"
@@ -202,10 +204,20 @@ class Executor:
         finally:
             wall_s = time.monotonic() - start
             telemetry = self._watcher.end()
+        self._look_at_code()
         result = result_of(stem, ending, limit_s)
         for path in self._folder.glob(f"{stem.name}.*"):
             path.unlink()
         return Execution(result, wall_s, started_at, telemetry)
+
+    def _look_at_code(self) -> None:
+        """Give up what a process gave that may have loaded other code than those before it.
+
+        Raises:
+            CodeChanged: code was edited since the sitting began.
+        """
+        if self.frozen.watch is not None:
+            self.frozen.watch.look()
 
     def _request(self, task: Task, stem: Path, limit_s: float, born: float) -> Request:
         core = self.frozen.measured_core

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.code_watch import CodeWatch
 from experiments.environment import Device
 from experiments.home import CHECKOUT
 from experiments.spec import NO_LEVER, AbSpec, LeverSetting
@@ -75,6 +76,7 @@ class FrozenEnvironment:
         arm_caches: folder of the compile caches, one below it per set of levers; the oracles' lie
             beside it.
         ranks: processes of one arm.
+        watch: sees whether the code that they load changes; None where nobody looks.
     """
 
     variables: Mapping[str, str]
@@ -91,6 +93,7 @@ class FrozenEnvironment:
     memory_limit_bytes: int | None = None
     arm_caches: Path | None = None
     ranks: int = 1
+    watch: CodeWatch | None = field(default=None, compare=False)
 
     def recorded(self) -> dict[str, str]:
         """The variables that a record carries: those that could change what is measured."""

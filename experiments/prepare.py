@@ -250,7 +250,7 @@ def again(spec: AbSpec, device: Device) -> Comparison:
     if now != spec.levers_source_digest:
         raise BadParameter(
             f"{lever.name} has changed since the run began ({spec.levers_source_digest} -> {now})",
-            cure="start a new run: samples of two versions are never mixed",
+            cure="start a new run: what is stored of this one is of the lever as it was",
         )
     return _with_plan(spec, lever, workload, device, ())
 

@@ -16,6 +16,7 @@ from statistics import median_low
 from typing import Literal
 
 from experiments.arms import failure_of, sample_of, task_of
+from experiments.code_watch import CODE_CHANGED, CodeChanged
 from experiments.conditions import Limits, fault_of, lost_cause
 from experiments.executor import Execution
 from experiments.plan import Plan, Run, Step, remaining
@@ -86,6 +87,9 @@ class Collector:
             end = "interrupted"
         except ServerDied as error:
             self.spool.fault("environment", str(error))
+            end = "fault"
+        except CodeChanged as error:
+            self.spool.fault(CODE_CHANGED, error.message)
             end = "fault"
         self.spool.timing(self._timing(self.executor.server_s - before))
         return end

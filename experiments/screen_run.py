@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from experiments import environment, formats, held, preflight, prepare, run_setup
+from experiments.binding import watched
 from experiments.family import run as family_run
 from experiments.files import write_atomically
 from experiments.home import Home, make_folder
@@ -109,7 +110,7 @@ def _check_room(
 def _measured(
     one: Comparison, settings: Sequence[str], home: Home, seconds: float, listener: Listener
 ) -> TaskResult:
-    frozen = run_setup.frozen_for(one, home)
+    frozen = watched(run_setup.frozen_for(one, home), one)
     visit_s = one.workload.needs(one.spec.parameters, one.device.facts).seconds_per_sample
     fewest_s = FEWEST_ROUNDS * (len(settings) + 1) * visit_s
     limit_s = run_setup.time_limit_s(one) + SLACK * max(seconds, fewest_s)

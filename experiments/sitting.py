@@ -14,6 +14,7 @@ from functools import partial
 
 from experiments import binding, checked, heartbeat
 from experiments.arms import failure_of, task_of, witness_of
+from experiments.code_watch import CODE_CHANGED, CodeChanged
 from experiments.conditions import Limits, limits_for
 from experiments.crew import Crew
 from experiments.executor import Executor
@@ -75,9 +76,12 @@ class Sitting:
         """Witness and parity, as far as they are still to do; whether they decide the run."""
         began, parity_s = time.monotonic(), 0.0
         self.bind()
-        self._witness()
-        if not self.doubt and not self._decided(self.spool.record()):
-            parity_s = self._parity()
+        try:
+            self._witness()
+            if not self.doubt and not self._decided(self.spool.record()):
+                parity_s = self._parity()
+        except CodeChanged as error:
+            self.spool.fault(CODE_CHANGED, error.message)
         self._close_preliminaries(began, parity_s)
         return not self.doubt and self._decided(self.spool.record())
 
@@ -85,9 +89,11 @@ class Sitting:
         """Note what witness and parity are taken with; those of other code are taken again.
 
         Raises:
-            BadParameter: there are samples, of this run or (``timed``) of those with it.
+            BadParameter: the lever is another than when the run began, or what was noted has
+                changed and there are samples, of this run or (``timed``) of those with it.
         """
         variables = self.executor.frozen.variables
+        binding.refuse_edited(self.comparison.spec)
         binding.bind(self.spool, self.comparison, variables, self.listener, timed=timed)
 
     # --- before any timing -------------------------------------------------------------------
@@ -177,10 +183,7 @@ class Sitting:
             limits=self.limits(),
             watch=self._watch,
         )
-        end = collector.collect()
-        if end != "interrupted":
-            self._code_changed()
-        return end
+        return collector.collect()
 
     def _judge(self, record: RunRecord, look: int | None, *, spent: bool) -> bool:
         if look is not None:
@@ -192,22 +195,7 @@ class Sitting:
 
     def _decided(self, record: RunRecord, *, ended: bool = False) -> bool:
         self.decision = decide_record(record, ended=ended)
-        if self.decision is not None and self._code_changed():
-            self.decision = decide_record(self.spool.record(), ended=ended)
         return self.decision is not None
-
-    def _code_changed(self) -> bool:
-        """Whether code was edited meanwhile, which is then the run's fault and no arm's.
-
-        A candidate that crashed on a half-written file, or samples of two versions, say nothing.
-        """
-        if self.spool.record().faults:
-            return False
-        variables = self.executor.frozen.variables
-        apart = binding.changed(self.spool, self.comparison, variables)
-        if apart:
-            self.spool.fault("code-changed", f"{apart} changed while this run was at work")
-        return bool(apart)
 
     def _watch(self, seconds: float) -> Mapping[str, Scalar]:
         return self.sampler.look(self.executor.processes, seconds)

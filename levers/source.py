@@ -20,6 +20,9 @@ SHARED = ("levers.site_lever", "levers.step_lever", "levers.compiler", "levers.d
 OWN = {"levers", "experiments"}
 """The packages that come with levergate."""
 
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders of what is installed: a version of it is recorded, and its files are not followed."""
+
 RELATIVE = re.compile(rb"\bfrom[\s\\]*\.")
 """The beginning of an import relative to the file's own package."""
 
@@ -41,8 +44,17 @@ def modules_digest(names: Iterable[str]) -> str:
     Raises:
         BrokenLever: a file cannot be read as Python.
     """
+    return _digest(module_files(names))
+
+
+def module_files(names: Iterable[str]) -> tuple[tuple[str, Path], ...]:
+    """The files of :func:`modules_digest`, with the names of their modules.
+
+    Raises:
+        BrokenLever: a file cannot be read as Python.
+    """
     waiting = list(names)
-    return _digest(_reached(waiting, {name.partition(".")[0] for name in waiting} - OWN))
+    return _reached(waiting, {name.partition(".")[0] for name in waiting} - OWN)
 
 
 def _digest(files: Iterable[tuple[str, Path]]) -> str:
@@ -128,6 +140,17 @@ def _inside(name: str, roots: set[str]) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in roots)
 
 
+def _local(top: str) -> bool:
+    """Whether a top-level package or module lies outside of what is installed or comes with Python.
+
+    Such code is the user's own, as much a part of a lever as the lever's file.
+    """
+    if not top or top in OWN or top in sys.stdlib_module_names:
+        return False
+    path = _file(top)
+    return path is not None and not any(folder in path.parts for folder in INSTALLED)
+
+
 def _file(name: str) -> Path | None:
     """The source file of a module, imported or not; None where the name is no module with one."""
     known = sys.modules.get(name)
@@ -136,7 +159,7 @@ def _file(name: str) -> Path | None:
     else:
         try:
             spec = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
+        except (ImportError, ValueError):
             return None
         origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None
@@ -145,13 +168,17 @@ def _file(name: str) -> Path | None:
 def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
     """Every module inside the roots that the file may import, as absolute names."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    text = path.read_bytes()
-    if not _mentions(text, roots):
+    text, foreign = path.read_bytes(), name.partition(".")[0] not in OWN
+    if not foreign and not _mentions(text, roots):
         return
+
+    def followed(module: str) -> bool:
+        return _inside(module, roots) or (foreign and _local(module.partition(".")[0]))
+
     for node in _statements(_parsed(path, text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if _inside(alias.name, roots))
-        elif isinstance(node, ast.ImportFrom) and _inside(_absolute(package, node), roots):
+            yield from (alias.name for alias in node.names if followed(alias.name))
+        elif isinstance(node, ast.ImportFrom) and followed(_absolute(package, node)):
             base = _absolute(package, node)
             yield base
             if _is_package(base):

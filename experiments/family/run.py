@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from experiments import environment, preflight, prepare, run_setup, token_models
-from experiments.binding import cache_of
+from experiments.binding import cache_of, watched
 from experiments.candidates import usual
 from experiments.decide.order import decide_before_timing
 from experiments.environment import Device
@@ -214,7 +214,8 @@ def _begin(
 def _frozen(selection: Selection, home: Home) -> FrozenEnvironment:
     """One environment for all; where one setting needs fresh interpreters, all get them."""
     found = [run_setup.frozen_for(comparison, home) for comparison in selection.comparisons]
-    return next((one for one in found if one.fresh_interpreter), found[0])
+    one = next((one for one in found if one.fresh_interpreter), found[0])
+    return watched(one, *selection.comparisons)
 
 
 # --- the measured part --------------------------------------------------------------------------

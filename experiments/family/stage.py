@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from experiments import formats
 from experiments.arms import failure_of, sample_of, task_of
+from experiments.code_watch import CODE_CHANGED, CodeChanged
 from experiments.conditions import Limits, fault_of, lost_cause
 from experiments.decide.order import decide_before_timing
 from experiments.executor import Execution
@@ -119,6 +120,9 @@ class Stage:
         except ServerDied as error:
             self._fault("environment", str(error))
             end = "the processes could not be started"
+        except CodeChanged as error:
+            self._fault(CODE_CHANGED, error.message)
+            end = "code was edited"
         return end
 
     # --- when it ends ------------------------------------------------------------------------

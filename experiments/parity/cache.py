@@ -25,7 +25,7 @@ from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec
 from experiments.values import digest_of
 from levers import catalog
-from levers.errors import LevergateError
+from levers.errors import LevergateError, UnknownName
 from levers.source import source_digest
 
 FOLDER = Path("cache") / "parity"
@@ -74,9 +74,9 @@ class ParityCache:
             left = {name: value for name, value in spec.parameters.items() if name in seen}
             unseen |= {"parameters": left, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
-        with contextlib.suppress(LevergateError):  # a set of levers has no file of its own
-            self._source(spec.lever)
         sources = [f"{name} {self._source(name)}" for name in asked.others]
+        with contextlib.suppress(UnknownName):  # as it is now, whatever it was when asked for
+            sources.append(f"{spec.lever} {self._source(spec.lever)}")
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code, *sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -126,9 +126,19 @@ class ParityCache:
 
 def code_digest(root: Path) -> str:
     """Digest of the Python source that results depend on."""
-    texts = [
-        f"{path.relative_to(root)} {digest_of(path.read_bytes())}"
-        for folder in CODE
-        for path in sorted((root / folder).rglob("*.py"))
-    ]
-    return digest_of("\n".join(texts))
+    found = (f"{name} {digest_of(path.read_bytes())}" for name, path in code_files(root))
+    return digest_of("\n".join(found))
+
+
+def code_files(root: Path) -> tuple[tuple[str, Path], ...]:
+    """The files of that source, by their paths from the root.
+
+    What an editor leaves beside a file (a lock, a checkpoint) begins with a dot and is none of it.
+    """
+    found = (path for folder in CODE for path in sorted((root / folder).rglob("*.py")))
+    places = ((path.relative_to(root), path) for path in found if path.is_file())
+    return tuple(
+        (str(place), path)
+        for place, path in places
+        if not any(part.startswith(".") for part in place.parts)
+    )

@@ -24,7 +24,8 @@ class Limits:
 
     Attributes:
         prompts: greedy streams per mode of the token check.
-        alone_tokens: tokens of each stream that is decoded alone; None for as many as under load.
+        alone_tokens: tokens of each stream that is decoded alone with a model that is named for
+            them, where the lever acts under load, too; None for as many as there.
         repeats: whole processes per arm of the determinism check (K).
         reorderings: other orders of the reference's reductions in the loss check.
     """

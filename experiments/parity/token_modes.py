@@ -50,14 +50,20 @@ def modes(bench: Bench, loads: Mapping[str, int | None] = NO_LOADS) -> tuple[Mod
         replace(mode, name=f"{one.label}, {mode.name}", model=one.label, levers=one.levers)
         for one in bench.spec.tokens_on
         if (load := loads.get(one.label, 1)) is not None
-        for mode in modes_of(bench, one.parameters, load)
+        for mode in modes_of(bench, one.parameters, load, brief=loads.get(one.label) != 1)
     )
 
 
-def modes_of(bench: Bench, parameters: Mapping[str, Scalar], load: int = 1) -> tuple[Mode, ...]:
-    """Alone and at a load (usually the largest); also eager where the workload captures a graph."""
+def modes_of(
+    bench: Bench, parameters: Mapping[str, Scalar], load: int = 1, *, brief: bool = False
+) -> tuple[Mode, ...]:
+    """Alone and at a load (usually the largest); also eager where the workload captures a graph.
+
+    ``brief`` says that the lever also acts under load, where streams are compared whole.
+    """
     most = load if load > 1 else max(concurrencies(parameters), default=1)
-    alone = Mode("alone", {**_want(bench), **_briefly(bench, most), "concurrency": 1}, parameters)
+    some = _briefly(bench) if brief and most > 1 else {}
+    alone = Mode("alone", {**_want(bench), **some, "concurrency": 1}, parameters)
     loaded = Mode("loaded", {**_want(bench), "concurrency": most}, parameters)
     found = [alone, loaded] if most > 1 else [alone]
     if parameters.get("graph") == "on":
@@ -69,10 +75,10 @@ def _want(bench: Bench) -> dict[str, Any]:
     return {"want": "tokens", "prompts": bench.limits.prompts}
 
 
-def _briefly(bench: Bench, most: int) -> dict[str, int]:
+def _briefly(bench: Bench) -> dict[str, int]:
     """How long a stream alone is, where others under load are longer."""
     tokens = bench.limits.alone_tokens
-    return {} if tokens is None or most <= 1 else {"max_tokens": tokens}
+    return {} if tokens is None else {"max_tokens": tokens}
 
 
 def repeated(bench: Bench, mode: Mode) -> Mode:

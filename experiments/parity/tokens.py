@@ -61,7 +61,9 @@ def check(bench: Bench) -> CheckResult:
     if same and len(same) == len(loads):
         return empty(NAME, f"{said}, so that no stream says anything of the lever")
     found = run(bench, bench.alone, NAME, loads)
-    detail = "; ".join(filter(None, (found.detail, said and f"{said}: left out")))
+    lengths = {mode.arguments.get("max_tokens") for mode in modes(bench, loads)} - {None}
+    short = "".join(f"streams alone have {tokens} tokens" for tokens in lengths)
+    detail = "; ".join(filter(None, (found.detail, short, said and f"{said}: left out")))
     return found.model_copy(update={"detail": detail})
 
 

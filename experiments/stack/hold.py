@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from experiments import heartbeat
-from experiments.binding import bind, cache_of, changed
+from experiments.binding import bind, cache_of
 from experiments.executor import Executor
 from experiments.home import Home
 from experiments.lanes import Lanes
@@ -93,15 +93,6 @@ def refused(stack: Stack, cells: list[Cell]) -> str:
         if why:
             return f"{cell.row.name}: {why}"
     return ""
-
-
-def code_changed(
-    stack: Stack, cells: Iterable[Cell], variables: Mapping[str, str]
-) -> tuple[tuple[str, str], ...]:
-    """Code that was edited while the stack was at work, as a fault."""
-    noted = ((cell.spool, stack.comparison(cell.row)) for cell in cells if cell.row.levers)
-    found = next(filter(None, (changed(*one, variables) for one in noted)), "")
-    return (("code-changed", f"{found} changed while this stack was at work"),) if found else ()
 
 
 def inputs_changed(cells: Iterable[Cell]) -> tuple[tuple[str, str], ...]:

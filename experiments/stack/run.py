@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from experiments import environment, locks, resuming, run_setup, token_models
+from experiments.binding import watched
+from experiments.code_watch import CODE_CHANGED, CodeChanged
 from experiments.conditions import Limits, limits_for
 from experiments.executor import Executor
 from experiments.home import Home, make_folder
@@ -29,7 +31,7 @@ from experiments.spec import ranks_of
 from experiments.spool import Spool, new_run_id
 from experiments.stack import prepare as stack_prepare
 from experiments.stack import store as stack_store
-from experiments.stack.hold import code_changed, hold, inputs_changed, refused
+from experiments.stack.hold import hold, inputs_changed, refused
 from experiments.stack.plan import FEWEST_BLOCKS
 from experiments.stack.prepare import Stack
 from experiments.stack.records import StackRecord
@@ -208,11 +210,14 @@ def _measured(
     with _measuring(comparison, home, listener) as (executor, sampler):
         if not any(cell.spool.record().samples for cell in cells):
             run_setup.room_held(comparison, home, head.stack_id)
-        hold(stack, cells, executor, home, head, listener)
+        try:
+            hold(stack, cells, executor, home, head, listener)
+        except CodeChanged as error:
+            changed = ((CODE_CHANGED, error.message),)
+            return _record(head, cells, "code was edited", changed, began)
         why = refused(stack, cells)
         if why:
-            faults = code_changed(stack, cells, executor.frozen.variables)
-            faults = faults or inputs_changed(cells) or (("parity-failed", why),)
+            faults = inputs_changed(cells) or (("parity-failed", why),)
             return _record(head, cells, "parity did not pass", faults, began)
         stage = Stage(
             spec=stack.spec,
@@ -225,8 +230,7 @@ def _measured(
         )
         listener.on_stage("measure", f"{len(cells)} rows, {stack.spec.blocks} blocks")
         stopped = stage.go()
-        faults = code_changed(stack, cells, executor.frozen.variables) or stage.faults
-        record = _record(head, cells, stopped, faults, began)
+        record = _record(head, cells, stopped, stage.faults, began)
         if profile and record.status == "measured":
             listener.on_stage("profile", "the whole stack, in a process of its own")
             arm, mine = stack.spec.rows[stack.spec.whole].arm, record.of_whole
@@ -241,7 +245,8 @@ def _measuring(
 ) -> Iterator[tuple[Executor | Lanes, Sampler]]:
     """Hold the device, with processes to start on it and a sampler that sees it."""
     spec, now = comparison.spec, datetime.now(UTC).isoformat()
-    frozen, limit_s = run_setup.frozen_for(comparison, home), run_setup.time_limit_s(comparison)
+    frozen = watched(run_setup.frozen_for(comparison, home), comparison)
+    limit_s = run_setup.time_limit_s(comparison)
     folder, uuids = home.device_locks, comparison.device.uuids
     purpose, on_wait = f"stack {spec.workload}", listener.on_warning
     with (

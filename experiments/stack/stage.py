@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from experiments.arms import failure_of, sample_of, task_of, witness_of
+from experiments.code_watch import CODE_CHANGED, CodeChanged
 from experiments.conditions import Limits, fault_of, lost_cause
 from experiments.decide.samples import overwritten_text
 from experiments.executor import Execution
@@ -105,6 +106,9 @@ class Stage:
         except ServerDied as error:
             self._fault("environment", str(error))
             end = "the processes could not be started"
+        except CodeChanged as error:
+            self._fault(CODE_CHANGED, error.message)
+            end = "code was edited"
         return end
 
     @property

@@ -19,6 +19,7 @@ from experiments.run_record import RunRecord
 from experiments.spec import LeverSetting
 from experiments.spool import Spool
 from levers.errors import BadParameter
+from levers.source import source_digest
 from tests.support import records_factory, runs
 
 VARIABLES = {"HOME": "/home/a", "PYTHONPATH": "/x"}
@@ -190,9 +191,15 @@ def test_a_kept_result_is_not_found_again_where_a_lever_beside_it_has_changed(
         return tuple(cache.key(name, comparison.spec) for name in ("op", "determinism"))
 
     op, determinism = keys()
-    monkeypatch.setattr("experiments.parity.cache.source_digest", lambda _: "changed")
+    changed = {"planted_fast"}
+    monkeypatch.setattr(
+        "experiments.parity.cache.source_digest",
+        lambda lever: "changed" if lever.name in changed else source_digest(lever),
+    )
     assert keys()[0] == op, "a case of the operation has no lever beside it"
     assert keys()[1] != determinism
+    changed.add("planted_on_top")
+    assert keys()[0] != op, "it belongs to the lever as it is now"
 
 
 def test_a_lever_of_the_models_of_the_tokens_counts_too(comparison: Comparison) -> None:

@@ -20,7 +20,7 @@ from experiments.parity import (
     tokens,
 )
 from experiments.parity.bench import Bench, ProcessFailed
-from experiments.parity.limits import GPU_ALONE_TOKENS, Limits
+from experiments.parity.limits import Limits
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec, LeverSetting
 from experiments.tasks import Measurement, Outputs, Task, TaskResult
@@ -237,17 +237,6 @@ def test_the_real_size_of_the_token_check_is_a_gpus() -> None:
         asked = spec(device=device)
         bench = Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), asked.device_type)
         assert token_modes.modes(bench)[0].arguments["prompts"] == prompts
-
-
-def test_a_stream_alone_is_shorter_on_a_gpu_where_longer_ones_run_under_load() -> None:
-    def lengths(device: str, concurrency: str) -> list[object]:
-        asked = spec(device=device, parameters={"concurrency": concurrency})
-        made = Bench(asked, FakeLever(), FakeWorkload(), FakeArms(), asked.device_type)
-        return [mode.arguments.get("max_tokens") for mode in token_modes.modes(made)]
-
-    assert lengths("cuda:0", "1,32") == [GPU_ALONE_TOKENS, None]
-    assert lengths("cuda:0", "1") == [None]
-    assert lengths("cpu", "1,4") == [None, None]
 
 
 def test_operations_are_captured_beside_the_lever_that_captures_and_not_for_it() -> None:

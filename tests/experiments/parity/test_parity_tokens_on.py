@@ -10,7 +10,8 @@ import pytest
 from experiments.parity import stack, tokens
 from experiments.parity.bench import Bench, ProcessFailed
 from experiments.parity.cache import ParityCache
-from experiments.parity.limits import Limits
+from experiments.parity.limits import GPU_ALONE_TOKENS, Limits
+from experiments.parity.token_modes import modes
 from experiments.spec import AbSpec, LeverSetting, TokenModel
 from experiments.tasks import Outputs, Task, TaskResult
 from levers.policy import ParityClass
@@ -131,6 +132,37 @@ def test_a_load_is_one_at_which_the_lever_does_something() -> None:
             model = str(task.parameters["model"])
             counts.setdefault(model, set()).add(task.arguments["concurrency"])
     assert counts == {"shipped": {1, 2}, "/models/trained": {1, 4}}
+
+
+def test_a_stream_alone_is_shorter_only_where_longer_ones_show_the_lever_under_load() -> None:
+    under_load = {"rate/c1": "b", "rate/c4": "b"}
+    acting = {"shipped": under_load, "/models/trained": {"rate/c1": "b", "rate/c4": "a"}}
+
+    def seen(task: Task) -> dict[str, str]:
+        same = {"rate/c1": "a", "rate/c4": "a"}
+        return acting[str(task.parameters["model"])] if task.arm == "cand" else same
+
+    arms, limits = FakeArms(plans=seen), Limits(alone_tokens=32)
+    of = asked(*MODELS[:2])
+    made = Bench(of, FakeLever(), FakeWorkload(), arms, of.device_type, limits)
+    found = tokens.check(made)
+    assert "streams alone have 32 tokens" in found.detail
+    lengths = {
+        (task.parameters["model"], task.arguments["concurrency"]): task.arguments.get("max_tokens")
+        for task in arms.asked
+        if task.kind == "outputs"
+    }
+    assert lengths == {
+        ("shipped", 1): 32,
+        ("shipped", 4): None,
+        ("/models/trained", 1): None,
+        ("/models/trained", 4): None,
+    }
+    alone = model("shipped", concurrency="1")
+    made = Bench(asked(alone), FakeLever(), FakeWorkload(), arms, of.device_type, limits)
+    assert [mode.arguments.get("max_tokens") for mode in modes(made)] == [None]
+    assert Limits.usual("cpu").alone_tokens is None
+    assert Limits.usual("cuda").alone_tokens == GPU_ALONE_TOKENS
 
 
 def test_a_lever_that_does_nothing_on_any_model_compared_nothing() -> None:
