@@ -4,22 +4,28 @@
 #   OUT=/tmp/out benchmarks/hold.sh begin                     copy the project, keep the variables
 #   OUT=/tmp/out benchmarks/hold.sh wheels FOLDER site        install FOLDER/*.whl in the place "site"
 #   OUT=/tmp/out benchmarks/hold.sh lanes 560 LANE [LANE ...] one command a GPU, 560 s in all
-# "wheels" joins parts (NAME.whl.*a and NAME.whl.*b, of two calls) before it installs. In a lane, a file
-# of bash or a command, these are known: left (seconds for what follows), training STEPS [OPTION ...],
+# "wheels" joins two parts (NAME.whl.*a and NAME.whl.*b, of two calls) before it installs. In a lane, a
+# file of bash or a command, these are known: left (seconds that are left), training STEPS [OPTION ...],
 # decode STEPS [OPTION ...] (with what was installed in the place $DECODE_SITE, if that is set), look
 # NAME ARGUMENTS of benchmarks.flow_steps. What a lane puts into $PLACE comes in OUT/laneN.tar.gz, which
 # is written each half minute and at the end, with OUT/laneN.txt beside it.
 set -uo pipefail
 hold="${HOLD:-/tmp/levergate-hold}"
-packing=6 # seconds kept free for the last archives
+grace="${GRACE:-10}" # seconds that a lane has from being ended to being killed
+packing=6            # seconds kept free for the last archives
 
 # What a lane's commands may use; UNTIL, LANE, PLACE and HOLD are set for each.
 left() { echo $((UNTIL - $(date +%s))); }
 enough() { [ "$(left)" -ge "$1" ]; }
+begins() {
+    enough "$1" && return
+    echo "$2 is not begun: it needs $1 s, and $(left) s are left" >&2
+    return 3
+}
 driver() {
     local name="$1" steps="$2"
     shift 2
-    enough 30 || return 3
+    begins 30 "$name $steps" || return
     python3 -m "benchmarks.$name" --out "$PLACE/$name" --state "$HOLD/$name$LANE" \
         --limit "$(left)" --only "$steps" "$@"
 }
@@ -32,7 +38,7 @@ look() {
     local name="$1"
     shift
     if [ ! -f "$HOLD/looks/$name.json" ]; then
-        enough 20 || return 3
+        begins 20 "look $name" || return
         mkdir -p "$HOLD/looks"
         timeout "$(left)" python3 -m benchmarks.flow_steps "$@" --out "$HOLD/looks/$name.part" || return
         mv "$HOLD/looks/$name.part" "$HOLD/looks/$name.json"
@@ -53,25 +59,33 @@ begin() {
         tar -C "$from" --exclude=./.venv --exclude=./.git --exclude='./.whl*' -cf - . |
             tar -C "$hold/copying" -xf - && mv "$hold/copying" "$hold/tree" || exit
     fi
+    umask 077 # the variables may hold secrets
     [ -f "$hold/variables" ] || env -0 | grep -zv -e '^OUT=' -e '^SHLVL=' -e '^_=' >"$hold/variables"
 }
 
 wheels() {
     [ "$#" = 2 ] || usage
-    local from="$1" into="$hold/$2" whole part
-    mkdir -p "$hold/wheels/$2"
-    cp "$from"/*.whl* "$hold/wheels/$2/" || exit
-    for part in "$hold/wheels/$2"/*a; do
-        [ -f "$part" ] || continue
-        whole="${part%.*}"
-        if [ ! -f "${part%a}b" ]; then
-            echo "$(basename "$whole"): its second part is not here yet, nothing is installed"
+    local from="$1" kept="$hold/wheels/$2" part other whole
+    for part in "$from"/*.whl.*; do
+        if [ -f "$part" ] && [[ "$part" != *[ab] ]]; then
+            echo "$(basename "$part"): a wheel has two parts, .*a and .*b; nothing is installed" >&2
+            exit 2
+        fi
+    done
+    mkdir -p "$kept"
+    cp "$from"/*.whl* "$kept/" || exit
+    for part in "$kept"/*.whl.*; do
+        [ -f "$part" ] || continue # joined, or there is none
+        other="${part%a}b" whole="${part%.*}"
+        [[ "$part" = *b ]] && other="${part%b}a"
+        if [ ! -f "$other" ]; then
+            echo "$(basename "$other") is not here yet: nothing is installed, whole wheels wait for it"
             return
         fi
-        cat "$part" "${part%a}b" >"$whole" && rm "$part" "${part%a}b"
+        cat "${part%?}a" "${part%?}b" >"$whole" && rm "$part" "$other"
     done
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
-        --target "$into" "$hold/wheels/$2"/*.whl
+        --target "$hold/$2" "$kept"/*.whl
 }
 
 pack() {
@@ -104,11 +118,12 @@ lanes() {
     shift
     mapfile -d '' -t saved <"$hold/variables"
     rm -rf "$hold/out"
+    rm -f "$OUT"/lane[0-9]*.txt "$OUT"/lane[0-9]*.tar.gz # of an earlier call, which had more lanes
     for one in "$@"; do
         mkdir -p "$hold/out/lane$number"
         [ -f "$one" ] && one=$(cat "$one")
         {
-            declare -f left enough driver training decode look
+            declare -f left enough begins driver training decode look
             printf 'UNTIL=%s LANE=%s PLACE=%q HOLD=%q\n%s\n' \
                 "$until" "$number" "$hold/out/lane$number" "$hold" "$one"
         } >"$hold/lane$number.sh"
@@ -117,9 +132,9 @@ lanes() {
     done
     keep &
     watch=$!
-    (cd "$hold/tree" && exec env -i "${saved[@]}" PYTHONUNBUFFERED=1 OUT="$hold/out" \
+    (cd "$hold/tree" && exec env -i "${saved[@]}" PYTHONUNBUFFERED=1 OUT="$hold/out" GRACE="$grace" \
         PYTHONPATH="$hold/site:$hold/site/nvidia_cutlass_dsl/dsl_packages" \
-        timeout -k 10 "$(($(date +%s) < until ? until - $(date +%s) + 5 : 5))" \
+        timeout -k "$((grace + 5))" "$(($(date +%s) < until ? until - $(date +%s) + 5 : 5))" \
         benchmarks/lanes.sh "${words[@]}") &
     all=$!
     trap 'kill -TERM "$all" 2>/dev/null; kill "$watch"; wait "$all"; pack; exit 143' TERM INT

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One command for each GPU of a host, side by side: each sees its own GPU (of those that are visible)
 # and has its own share of the cores, so that comparisons do not meet. Output in $OUT/lane0.txt and so
-# on; the worst exit code is that of the script, and ending the script ends the lanes.
+# on; the worst exit code is that of the script, and ending the script ends the lanes: what is left of
+# them after $GRACE seconds (10) is killed.
 #   OUT=/tmp/out benchmarks/lanes.sh \
 #       'python3 -m benchmarks.h200_training --out $OUT/l0 --state /tmp/st0 --only whole' \
 #       'python3 -m benchmarks.h200_training --out $OUT/l1 --state /tmp/st1 --only levers'
@@ -32,7 +33,20 @@ if [ "${#gpus[@]}" -lt "$#" ]; then
 fi
 set -m # each lane is a process group of its own, which can be ended as one
 pids=() worst=0
-trap 'for pid in "${pids[@]}"; do kill -TERM -- "-$pid" 2>/dev/null; done; exit 143' TERM INT
+signal() {
+    local pid found=1
+    for pid in "${pids[@]}"; do kill "$1" -- "-$pid" 2>/dev/null && found=0; done
+    return "$found"
+}
+end() {
+    trap '' TERM INT
+    local tenths=$((${GRACE:-10} * 10))
+    signal -TERM
+    while signal -0 && ((tenths-- > 0)); do sleep 0.1; done
+    signal -KILL
+    exit 143
+}
+trap end TERM INT
 for command in "$@"; do
     lane=${#pids[@]}
     mine=$(IFS=,; echo "${cores[*]:$((lane * share)):$share}")

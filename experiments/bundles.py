@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 FORMAT = "levergate-bundle"
 SUFFIX = ".levergate.json"
+BEGINNING = 200
+"""Bytes of a bundle in which its format stands."""
+
 JOURNAL_SUFFIX = ".jsonl"
 """What a run writes as it goes: evidence too, but neither whole nor with a digest."""
 
@@ -75,7 +78,7 @@ def read_bundle(path: Path) -> RunRecord:
     """The run in a bundle.
 
     Raises:
-        BadParameter: there is no such file.
+        BadParameter: there is no such file, or it is no bundle at all.
         StoreError: it is damaged, edited, or from a newer version; names the cure.
     """
     bundle = _parsed(path)
@@ -106,6 +109,7 @@ def import_bundle(registry: Registry, path: Path) -> tuple[RunRecord, Saved]:
     """Take a bundle into the registry; doing so twice changes nothing.
 
     Raises:
+        BadParameter: there is no such file, or it is no bundle at all.
         StoreError: the bundle cannot be read, or the run is stored with another content.
     """
     record = read_bundle(path)
@@ -116,6 +120,7 @@ def read_profile(path: Path) -> Profile | None:
     """The profile in a bundle; None where the run was not profiled.
 
     Raises:
+        BadParameter: there is no such file, or it is no bundle at all.
         StoreError: it is damaged or edited.
     """
     bundle = _parsed(path)
@@ -134,6 +139,7 @@ def take_in(registry: Registry, where: Home, path: Path) -> tuple[RunRecord, Sav
     """Take a bundle into the registry, and its profile into the run's folder.
 
     Raises:
+        BadParameter: there is no such file, or it is no bundle at all.
         StoreError: the bundle cannot be read, or the run is stored with another content.
     """
     profile = read_profile(path)
@@ -150,19 +156,32 @@ def _parsed(path: Path) -> dict[str, Any]:
             cure="export the run first, where it was measured: levergate export RUN FILE",
         )
     try:
-        bundle = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
     except OSError as error:
         raise BadParameter(
             f"cannot read the bundle {path}: {error.strerror}", cure="check the path"
         ) from error
+    try:
+        bundle = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
+        if not _looks_like_one(path, raw):
+            raise _no_bundle(path) from error
         raise _damaged(path, f"it is no JSON ({error})") from error
     if not isinstance(bundle, dict) or bundle.get("format") != FORMAT:
-        raise StoreError(
-            f"{path} is no evidence bundle",
-            cure=f"give a file that 'levergate export' wrote (*{SUFFIX})",
-        )
+        raise _no_bundle(path)
     return bundle
+
+
+def _looks_like_one(path: Path, raw: bytes) -> bool:
+    """Whether what cannot be read was a bundle once: by its name, or by how it begins."""
+    return path.name.endswith(SUFFIX) or f'"{FORMAT}"'.encode() in raw[:BEGINNING]
+
+
+def _no_bundle(path: Path) -> BadParameter:
+    return BadParameter(
+        f"{path} is no evidence bundle",
+        cure=f"give a file that 'levergate export' wrote (*{SUFFIX})",
+    )
 
 
 def _damaged(path: Path, why: str) -> StoreError:

@@ -101,6 +101,8 @@ def _screen_lines(screen: ScreenRecord) -> tuple[str, ...]:
         "parity was not checked and no interval can be given",
         "for a verdict, measure the settings with ab and without --screen",
     ]
+    if screen.beside:
+        lines.insert(0, f"on in both arms: {', '.join(map(str, screen.beside))}")
     if screen.left_changed:
         lines.insert(0, f"SUSPECT: a setting left changed {', '.join(screen.left_changed)}")
     return (*([f"NO ORDER: {screen.failure}"] if screen.failure else []), *lines)

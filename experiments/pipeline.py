@@ -245,6 +245,7 @@ def import_bundles(paths: Sequence[Path], heard: Callable[[ImportRow], None]) ->
     """Take evidence bundles into the registry and MLflow; doing so twice changes nothing.
 
     Raises:
+        BadParameter: a file is no bundle; those before it are in.
         StoreError: a bundle is damaged, edited or from a newer version; those before it are in.
     """
     from experiments import bundles

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from experiments import formats
+from experiments.requests import SilentListener
 from levers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,6 +130,17 @@ class TerminalListener:
             self._console.print(text, highlight=False, no_wrap=True, overflow="ellipsis")
         else:
             self._console.print(text, highlight=False, soft_wrap=True)
+
+
+class WarningsOnly(SilentListener):
+    """Shows warnings, such as that the device is waited for: all else is in the JSON at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def on_warning(self, text: str) -> None:
+        """A line of its own, whole."""
+        self._console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _short(effect: Effect) -> str:

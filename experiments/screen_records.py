@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from experiments.spec import LeverSetting
 from experiments.tasks import Visit
 from experiments.values import SCHEMA_VERSION, FrozenMap, Scalar, Value
 from levers.policy import Axis
@@ -49,7 +50,8 @@ class ScreenRow(Value):
 class ScreenRecord(Value):
     """A screen. ``rows`` come with the best first; ``visits`` are the raw figures.
 
-    ``left_changed`` names global state that a setting did not put back: it touched all later ones.
+    ``beside`` are the other levers that were on in both arms. ``left_changed`` names global state
+    that a setting did not put back: it touched all later ones.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -71,6 +73,7 @@ class ScreenRecord(Value):
     visits: tuple[Visit, ...] = ()
     failure: str = ""
     left_changed: tuple[str, ...] = ()
+    beside: tuple[LeverSetting, ...] = ()
     total_s: float = 0.0
 
 

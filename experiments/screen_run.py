@@ -161,6 +161,7 @@ def _record(
         visits=result.visits,
         failure=_failure(spec.ref, result),
         left_changed=result.left_changed,
+        beside=spec.stack,
         total_s=total_s,
     )
 

@@ -13,6 +13,7 @@ from support import planned_pipeline, records_factory
 
 import cli
 import experiments
+from experiments.commands.ab import listening
 
 ROOT = Path(__file__).parents[1]
 RUN = "20260304T100000Z-5d3c"
@@ -378,3 +379,12 @@ def test_help_takes_less_than_four_tenths_of_a_second():
         spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         best = min(best, spent)
     assert best < 0.4
+
+
+def test_a_wait_is_said_on_stderr_where_the_answer_is_json(capsys):
+    with listening(as_json=True, ask=False) as listener:
+        listener.on_stage("measure")
+        listener.on_warning("waiting for the device, which is held by somebody")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "! waiting for the device, which is held by somebody\n"

@@ -18,7 +18,7 @@ from experiments.commands import ab_options, output
 from experiments.commands.options import AsJson, DetailedExit, Expect, Lever, TokensOn
 from experiments.exit_codes import exit_code, expected_outcome
 from experiments.parsing import budget_seconds, settings
-from experiments.requests import AbRequest, Listener, SilentListener
+from experiments.requests import AbRequest, Listener
 
 if TYPE_CHECKING:
     from experiments.run_record import RunRecord
@@ -242,12 +242,12 @@ def _profile(request: AbRequest, record: RunRecord | None, listener: Listener) -
 
 @contextlib.contextmanager
 def listening(*, as_json: bool, ask: bool) -> Iterator[Listener]:
-    """A listener for the time of a measurement; silent where the answer is JSON."""
-    if as_json:
-        yield SilentListener()
-        return
-    from experiments.progress import TerminalListener
+    """A listener for the time of a measurement; it only warns where the answer is JSON."""
+    from experiments.progress import TerminalListener, WarningsOnly
 
+    if as_json:
+        yield WarningsOnly(output.stderr())
+        return
     person = ask and sys.stdin.isatty() and sys.stderr.isatty()
     listener = TerminalListener(output.stderr(), ask=_confirm if person else None)
     try:

@@ -31,7 +31,10 @@ def show(
     detailed_exitcode: DetailedExit = False,
     expect: Expect = None,
 ) -> int:
-    """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would."""
+    """Show a stored run or stack; with --expect or --detailed-exitcode it exits as ab would.
+
+    An invalidated run then ends with 4, whatever its verdict was.
+    """
     from experiments import checked, home, naming, pipeline
     from experiments.family import store as family_store
 

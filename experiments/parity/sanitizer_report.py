@@ -4,7 +4,8 @@ Each finding is a headline, ``========= Invalid __global__ write of size 4 bytes
 lines below it. It is one of three: a library's question to the driver, one that the lever or the
 check knows of (:class:`levers.known_reports.KnownReport`), or real. A run is excused of its exit
 code only where no finding is real and the tool's own sum is that of the others, so that nothing
-unprinted passes. A tool that gives no sum at all (it did not attach to the process) gave no answer.
+unprinted passes. A tool that gives no sum at all (it did not attach to the process) gave no answer,
+and where its sum is 0 and its code, too, what looks like a headline was printed by the process.
 Where a tool's reports are known to say nothing and another check was made instead
 (:attr:`levers.known_reports.KnownReport.instead`), that check is the answer.
 """
@@ -36,19 +37,20 @@ CASE = "levergate: case "
 FINDING = re.compile(
     r"^=+ ((?:Invalid|Misaligned|Uninitialized|Unused|Barrier error|Divergent|Program hit|Malloc"
     r"|Double free|Leaked|Host|Stack overflow|Hardware|Fatal|Race reported"
-    r"|(?:Error|Warning): (?:Race|Potential))\b.*)$(?:\n=+ +(at .+))?",
+    r"|(?:Error|Warning): (?:Race|Potential))\b.*)$(?:(?:\n(?!=+ ).*)*\n=+ +(at .+))?",
     re.MULTILINE,
 )
-"""Headlines of findings, with the line below where it says at which place. What else begins in the
-first column tells of the tool itself."""
+"""Headlines of findings, with the tool's next line where it says at which place; the process may
+have printed some between. What else begins in the first column tells of the tool itself."""
 
 ENQUIRY = re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to cuGetProcAddress\w*\.")
 """A library that asks the driver for a function which this driver lacks (seen of the CUTLASS DSL's
 runtime, 34 times at its import). The answer is an error code; nothing was run by it."""
 
-AMID_A_LINE = re.compile(r"(?<=[^=\n])(?=={9} )")
+AMID_A_LINE = re.compile(r"(?<=[^\n])(?=={9} )")
 """Where the tool begins to speak in the middle of a line of the process, whose output it shares: a
-headline there is one as any other (of 257 reads that initcheck counted, 256 were found without)."""
+headline there is one as any other (of 257 reads that initcheck counted, 256 were found without).
+The process may have drawn a line of ``=`` itself."""
 
 REMARK = re.compile(
     r"^=+ (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$", re.MULTILINE
@@ -99,13 +101,13 @@ class Report:
         self.questions = 0
         self.real: list[str] = []
         self.kernels: Counter[str] = Counter()
-        for headline, place in FINDING.findall(self.text):
-            self._take(headline, place)
         sums = SUM.findall(self.text)
         self.claimed = sum(int(number) for _, number in sums)
         counting = [kind for kind, number in sums if int(number)]
         self._whole = len(set(counting)) == len(counting)
         self._summed = bool(sums)
+        for headline, place in () if self._clean else FINDING.findall(self.text):
+            self._take(headline, place)
         self.errors = self._errors()
 
     def knowing(self, more: Iterable[KnownReport], note: str = "") -> Report:
@@ -141,6 +143,11 @@ class Report:
         return self.claimed if self.finished and self._summed else None
 
     @property
+    def _clean(self) -> bool:
+        """Whether the tool says itself that it found nothing, whatever the process has printed."""
+        return self.code == 0 and self.finished and self._summed and not self.claimed
+
+    @property
     def _harmless(self) -> int:
         return self.questions + sum(self.set_aside.values())
 
@@ -165,8 +172,9 @@ class Report:
     def first_error(self) -> str:
         """The first finding that counts, or what does not add up."""
         if self.real:
-            return self.real[0]
-        if not self.errors or not self._harmless:
+            unexplained = self.claimed > len(self.real) + self._harmless
+            return f"{self.real[0]}{self._remarks if unexplained else ''}"
+        if not self.errors:
             return ""
         return (
             f"the tool counts {self.claimed}; it shows {sum(self.set_aside.values())} that are "

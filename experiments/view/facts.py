@@ -157,7 +157,11 @@ def reproduce_command(record: RunRecord) -> str:
     words = ["levergate", "ab", spec.lever, "--ref", spec.ref, "--cand", spec.cand]
     words += ["--workload", spec.workload, "--device", spec.device, "--seed", str(spec.seed)]
     words += ["--oracle", spec.oracle or NO_ORACLE, "--pairs", str(spec.looks[-1])]
+    words += ["--budget", f"{spec.budget_s:.10g}s"] if spec.budget_s is not None else []
+    words += ["--sequential", spec.sequential] if spec.sequential == "anytime" else []
     words += ["--ranks", str(spec.ranks)] if spec.ranks > 1 else []
+    for one in spec.stack:
+        words += ["--with", str(one)]
     for name, value in sorted(spec.parameters.items()):
         if value is not None and name != RANKS and not name.endswith("digest"):
             words += ["--set", f"{name}={value}"]

@@ -40,6 +40,13 @@ class Held:
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
+    def begun(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
+        """All below the process, once lane 0 has left a file ``x``."""
+        begun = time.monotonic()
+        while not (self.hold / "out" / "lane0" / "x").exists() and time.monotonic() - begun < 20:
+            time.sleep(0.1)
+        return psutil.Process(process.pid).children(recursive=True)
+
     def lane(self, name: str) -> str:
         """The text that lane 0 has left under that name."""
         with tarfile.open(self.out / "lane0.tar.gz") as archive:
@@ -71,7 +78,36 @@ def test_a_lane_knows_what_is_left_and_its_failure_is_the_calls(held: Held) -> N
     code, _, _ = held.ran("lanes", "30", 'left > "$PLACE"/left; training whole; echo $?; exit 7')
     assert code == 7
     assert 15 < int(held.lane("left")) < 25
-    assert (held.out / "lane0.txt").read_text() == "3\n", "too little is left for a driver"
+    said = (held.out / "lane0.txt").read_text()
+    assert "h200_training whole is not begun: it needs 30 s" in said
+    assert said.endswith("s are left\n3\n")
+
+
+def test_a_call_with_fewer_lanes_leaves_nothing_of_an_earlier_one(held: Held) -> None:
+    held.ran("begin")
+    held.out.mkdir(exist_ok=True)
+    for name in ("lane1.txt", "lane1.tar.gz", "lane.sh"):
+        (held.out / name).write_text("echo mine")
+    held.ran("lanes", "30", str(held.out / "lane.sh"))
+    left = sorted(path.name for path in held.out.iterdir())
+    assert left == ["lane.sh", "lane0.tar.gz", "lane0.txt"]
+
+
+def test_the_variables_are_the_owners_alone(held: Held) -> None:
+    held.ran("begin")
+    assert (held.hold / "variables").stat().st_mode & 0o077 == 0
+
+
+def test_a_lane_that_ignores_the_end_of_the_call_is_killed(held: Held) -> None:
+    held.ran("begin")
+    words = "trap '' TERM; echo half > \"$PLACE\"/x; sleep 7653"
+    process = held.started("lanes", "60", words, GRACE="1")
+    below = held.begun(process)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
 
 
 def test_a_file_of_commands_is_a_lane(held: Held, tmp_path: Path) -> None:
@@ -84,10 +120,7 @@ def test_a_file_of_commands_is_a_lane(held: Held, tmp_path: Path) -> None:
 def test_what_a_lane_has_left_comes_back_where_the_call_is_ended(held: Held) -> None:
     held.ran("begin")
     process = held.started("lanes", "60", 'echo half > "$PLACE"/x; sleep 7654')
-    begun = time.monotonic()
-    while not (held.hold / "out" / "lane0" / "x").exists() and time.monotonic() - begun < 20:
-        time.sleep(0.1)
-    below = psutil.Process(process.pid).children(recursive=True)
+    below = held.begun(process)
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 143
@@ -96,23 +129,46 @@ def test_what_a_lane_has_left_comes_back_where_the_call_is_ended(held: Held) -> 
     assert not alive
 
 
-def test_two_parts_of_a_wheel_are_joined_when_the_second_is_there(
-    held: Held, tmp_path: Path
+@pytest.fixture
+def pip(tmp_path: Path) -> str:
+    """A search path whose python3 says what it was asked."""
+    (tmp_path / "tools").mkdir()
+    python = tmp_path / "tools" / "python3"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    return f"{python.parent}:{os.environ['PATH']}"
+
+
+def written(folder: Path, **wheels: str) -> str:
+    """A folder with wheels or parts of them; in the names ``_`` stands for a point."""
+    folder.mkdir()
+    for name, text in wheels.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return str(folder)
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_two_parts_of_a_wheel_are_joined_when_both_are_there(
+    held: Held, tmp_path: Path, pip: str, order: tuple[str, str]
 ) -> None:
-    first, second, tools = tmp_path / "first", tmp_path / "second", tmp_path / "tools"
-    for folder in (first, second, tools):
-        folder.mkdir()
-    (first / "big.whl.p4a").write_text("left ")
-    (second / "big.whl.p4b").write_text("right")
-    (second / "small.whl").write_text("small")
-    (tools / "python3").write_text('#!/bin/sh\necho "$@"\n')
-    (tools / "python3").chmod(0o755)
-    path = f"{tools}:{os.environ['PATH']}"
-    code, out, _ = held.ran("wheels", str(first), "site", PATH=path)
-    assert (code, "not here yet" in out, "pip" in out) == (0, True, False)
-    code, out, _ = held.ran("wheels", str(second), "site", PATH=path)
+    parts = {"a": {"big_whl_p4a": "left "}, "b": {"big_whl_p4b": "right"}}
+    first = written(tmp_path / "first", **parts[order[0]], small_whl="small")
+    second = written(tmp_path / "second", **parts[order[1]])
+    code, out, _ = held.ran("wheels", first, "site", PATH=pip)
+    assert (code, "pip" in out) == (0, False)
+    assert f"big.whl.p4{order[1]} is not here yet" in out
+    assert "whole wheels wait" in out
+    code, out, _ = held.ran("wheels", second, "site", PATH=pip)
     assert (code, out.count(".whl")) == (0, 2)
     assert (held.hold / "wheels" / "site" / "big.whl").read_text() == "left right"
+
+
+def test_a_wheel_in_more_than_two_parts_is_refused(held: Held, tmp_path: Path, pip: str) -> None:
+    three = written(tmp_path / "three", big_whl_aa="1", big_whl_ab="2", big_whl_ac="3")
+    code, out, err = held.ran("wheels", three, "site", PATH=pip)
+    assert (code, out) == (2, "")
+    assert "big.whl.ac: a wheel has two parts" in err
+    assert not (held.hold / "wheels").exists()
 
 
 @pytest.mark.parametrize(

@@ -55,16 +55,29 @@ def test_lanes_take_the_gpus_that_are_visible(
         assert "2 lanes need 2 GPUs" in ran(tmp_path, "true", "true").stderr
 
 
-def test_ending_the_script_ends_its_lanes(tmp_path: Path) -> None:
-    variables = {**os.environ, "OUT": str(tmp_path)}
-    process = subprocess.Popen([str(SCRIPT), "echo begun; sleep 8765"], env=variables)
-    text = tmp_path / "lane0.txt"
+def ended(out: Path, command: str) -> float:
+    """Seconds that the script takes to end once it is ended, with all below it, in a lane."""
+    variables = {**os.environ, "OUT": str(out), "GRACE": "2"}
+    process = subprocess.Popen([str(SCRIPT), f"{command}; sleep 8765"], env=variables)
+    text = out / "lane0.txt"
     for _ in range(200):
         if text.exists() and text.read_text():
             break
         time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    began = time.monotonic()
     process.terminate()
-    assert process.wait(10) == 143
-    time.sleep(0.2)
-    running = [one.info["cmdline"] for one in psutil.process_iter(["cmdline"])]
-    assert ["sleep", "8765"] not in running
+    assert process.wait(20) == 143
+    took = time.monotonic() - began
+    _, alive = psutil.wait_procs(below, timeout=2)
+    assert below
+    assert not alive
+    return took
+
+
+def test_ending_the_script_ends_its_lanes_at_once(tmp_path: Path) -> None:
+    assert ended(tmp_path, "echo begun") < 2
+
+
+def test_a_lane_that_does_not_end_when_it_is_told_to_is_killed(tmp_path: Path) -> None:
+    assert ended(tmp_path, "trap '' TERM; echo begun") >= 2

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from support import records_factory as factory
 
+import cli
 from experiments import bundles, profile_store
 from experiments.files import write_atomically
 from experiments.home import Home
 from experiments.registry.store import Registry
-from levers.errors import StoreError, UsageError
+from levers.errors import BadParameter, StoreError, UsageError
 
 
 @pytest.mark.parametrize("name", factory.ALL)
@@ -73,12 +74,28 @@ def test_an_edited_verdict_with_a_digest_made_anew_must_still_be_legal(tmp_path:
         bundles.read_bundle(path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "other"}', "\x00\x01"])
-def test_what_is_no_bundle_is_named(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"# A text", b'{"format": "other"}', b"\0\1", b"\xff\xfe", b"[" * 100_000],
+)
+def test_what_is_no_bundle_is_a_mistake_of_the_request_and_not_called_damaged(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "x.json"
-    path.write_text(content)
-    with pytest.raises(StoreError, match=r"x\.json"):
+    path.write_bytes(content)
+    with pytest.raises(BadParameter, match=r"x\.json is no evidence bundle; give a file") as error:
         bundles.read_bundle(path)
+    assert "damaged" not in str(error.value)
+
+
+def test_importing_what_is_no_bundle_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "home"))
+    for name, content in (("README.md", "# A text"), ("x.json", '{"a": 1}')):
+        (tmp_path / name).write_text(content)
+        assert cli.main(["import", str(tmp_path / name)]) == 2
+        assert f"{name} is no evidence bundle" in capsys.readouterr().err
 
 
 def test_a_bundle_cut_short_is_named(tmp_path: Path) -> None:
@@ -88,17 +105,20 @@ def test_a_bundle_cut_short_is_named(tmp_path: Path) -> None:
         bundles.read_bundle(path)
 
 
-def test_a_bundle_nested_too_deep_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text("[" * 100_000)
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe\xff", b""])
+def test_a_file_with_a_bundles_name_that_cannot_be_read_is_damaged(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / f"x{bundles.SUFFIX}"
+    path.write_bytes(content)
     with pytest.raises(StoreError, match="is damaged"):
         bundles.read_bundle(path)
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(StoreError, match="is damaged"):
+def test_a_byte_that_is_no_text_leaves_a_bundle_damaged(tmp_path: Path) -> None:
+    path = bundles.export(factory.default_on(), tmp_path / "x.json")
+    path.write_bytes(path.read_bytes()[:-9] + b"\xff" * 9)
+    with pytest.raises(StoreError, match="is damaged: it is no JSON"):
         bundles.read_bundle(path)
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from support import records_factory as factory
 
 from experiments import progress
-from experiments.progress import TerminalListener
+from experiments.progress import TerminalListener, WarningsOnly
 from levers.errors import UsageError
 
 
@@ -92,3 +92,14 @@ def test_the_live_line_ends_with_its_stage():
     heard.close()
     heard.close()
     assert "a warning beside the live line" in stream.getvalue()
+
+
+def test_where_the_answer_is_json_only_warnings_are_said_and_whole():
+    stream = io.StringIO()
+    heard = WarningsOnly(Console(file=stream, width=40, color_system=None))
+    heard.on_stage("measure", "x")
+    heard.on_estimate(9e9, 40)
+    heard.on_sample(1, 80, (), 3.0)
+    text = f"waiting for the device, which is held by [ab x] {'of somebody ' * 9}".strip()
+    heard.on_warning(text)
+    assert stream.getvalue() == f"! {text}\n"

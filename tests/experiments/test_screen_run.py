@@ -75,6 +75,16 @@ def test_a_screen_leaves_no_run_and_no_default_state(
     assert not mine[0]["states"]
 
 
+def test_a_screen_keeps_the_levers_that_are_on_in_both_arms(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", "planted_on_top", "--cand", "on", "--screen", "--with", "planted_fast=on"]
+    assert cli.main([*words, "--set", "clock=virtual", "--json", "--yes"]) == 3
+    assert told(capsys)["screen"]["beside"] == [{"lever": "planted_fast", "setting": "on"}]
+    (stored,) = (home / "screens").glob("*.md")
+    assert "on in both arms: planted_fast=on" in stored.read_text()
+
+
 def test_a_setting_that_ends_the_process_ends_the_screen_and_is_named(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

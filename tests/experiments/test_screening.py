@@ -10,6 +10,7 @@ from experiments.compilations import CompilationCounter
 from experiments.order_view import of_screen
 from experiments.screen_records import ScreenRecord, rows_of
 from experiments.screening import orders, screen
+from experiments.spec import LeverSetting
 from experiments.tasks import Measurement, Task, Visit
 from experiments.worker import Stage
 from levers.base import Site
@@ -127,8 +128,8 @@ def test_rough_effects_compare_within_a_round_and_the_best_comes_first() -> None
     assert (step.lowest, step.highest) == pytest.approx((math.log(1.1), math.log(1.2)))
 
 
-def test_a_screen_without_an_order_says_so_first() -> None:
-    record = ScreenRecord(
+def recorded(**more: Any) -> ScreenRecord:
+    return ScreenRecord(
         screen_id="s",
         created_at="2026-01-01",
         lever="x",
@@ -143,9 +144,24 @@ def test_a_screen_without_an_order_says_so_first() -> None:
         primaries=(RATE,),
         rows=rows_of("off", ("a",), AXES, (RATE,), ()),
         rounds=0,
-        failure="the reference crashed: boom",
+        **more,
     )
-    shown = of_screen(record)
+
+
+def test_a_screen_without_an_order_says_so_first() -> None:
+    shown = of_screen(recorded(failure="the reference crashed: boom"))
     assert shown.lines[0] == "NO ORDER: the reference crashed: boom"
     assert "no verdict" in shown.label
     assert shown.rows == (("a", "-", "-", "-", "-", ""),)
+
+
+def test_a_screen_names_the_levers_that_were_on_in_both_arms() -> None:
+    beside = (LeverSetting(lever="a", setting="on"), LeverSetting(lever="b", setting="2"))
+    assert "on in both arms: a=on, b=2" in of_screen(recorded(beside=beside)).lines
+
+
+def test_a_screen_from_before_they_were_kept_is_read() -> None:
+    old = recorded().model_dump(mode="json")
+    del old["beside"]
+    assert ScreenRecord.model_validate(old) == recorded()
+    assert not any("both arms" in line for line in of_screen(recorded()).lines)

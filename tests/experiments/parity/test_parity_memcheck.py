@@ -76,6 +76,30 @@ def test_a_tool_that_did_not_attach_to_its_process_gave_no_answer() -> None:
     assert judge(FOUND, dict.fromkeys(memcheck.TOOLS, apart), (), TAKEN).status == "not-run"
 
 
+OWN_WORDS = (
+    "my log ========= Invalid argument was retried\n",
+    "========= Host memory used: 3 GB\n",
+)
+
+
+@pytest.mark.parametrize("words", OWN_WORDS)
+def test_what_a_lever_prints_is_no_finding_where_the_tool_found_none(words: str) -> None:
+    for more in ("", "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"):
+        clean = Report(0, f"{words}{END}\n========= ERROR SUMMARY: 0 errors\n{more}")
+        assert (clean.errors, clean.first_error, clean.real) == (0, "", [])
+
+
+@pytest.mark.parametrize("words", OWN_WORDS)
+def test_such_words_count_where_the_tool_does_not_say_that_it_found_none(words: str) -> None:
+    none = "========= ERROR SUMMARY: 0 errors\n"
+    assert Report(0, f"{words}{END}\n").errors == 1, "it gave no sum"
+    assert Report(0, f"{words}{none}").errors == 1, "the cases did not end"
+    assert Report(88, f"{words}{END}\n{none}").errors == 1
+    assert Report(None, f"{words}{END}\n{none}").errors == 1
+    another = "========= ERROR SUMMARY: 3 errors\n"
+    assert Report(0, f"{words}{END}\n{none}{another}").errors == 3, "another process has some"
+
+
 def test_another_finding_than_the_planted_write_is_no_sign_of_power() -> None:
     failing = f"{ASKED.replace('cuGetProcAddress_v2', 'cuInit')}========= ERROR SUMMARY: 1 error\n"
     assert judge(Report(88, failing), all_tools(), (), TAKEN).status == "not-run"
@@ -223,6 +247,22 @@ def test_reports_that_a_lever_knows_of_are_set_aside_counted_and_named() -> None
     assert found.figures["reports_set_aside"] == 46
     assert "46 reports of racecheck on bwd_sm90 set aside" in found.detail
     assert "upstream's note" in found.detail
+
+
+@pytest.mark.parametrize("line", [f"{CASE}two: 2 x 8", "a word of the lever", "====", END])
+def test_a_report_is_known_where_the_process_spoke_before_its_place_was_named(line: str) -> None:
+    at = "=========     at kernel_bwd_sm90_object+0x10 in x.cu:7\n"
+    headline = "========= Barrier error detected. Divergent threads in block.\n"
+    known = [KnownReport("synccheck", "bwd_sm90", "", "")]
+    text = f"{CASE}one\n{headline}{line}\n{at}{END}\n========= ERROR SUMMARY: 1 error\n"
+    assert Report(88, text, known).errors == 0
+    ended = Report(None, f"{headline}{CASE}two\n{at}", known)
+    assert (ended.errors, ended.why_unfinished(9)) == (
+        None,
+        "not through after 9 s (in two, case 1)",
+    )
+    nameless = text.replace(at, f"{headline}{at}").replace("1 error", "2 errors")
+    assert Report(88, nameless, known).errors == 1, "the place is that of the second"
 
 
 def test_a_report_of_another_kernel_fails_beside_those_that_are_known() -> None:

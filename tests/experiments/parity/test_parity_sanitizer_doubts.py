@@ -119,6 +119,12 @@ def test_a_headline_that_begins_amid_a_line_of_the_process_is_found(
     assert after(sanitizer, monkeypatch, RIGHT, initcheck=shared)["initcheck"].errors == 0
 
 
+def test_a_headline_directly_after_a_line_that_the_process_drew_is_found() -> None:
+    bar = Report(88, f"{CASE}one\nx=={READ}{END}\n========= ERROR SUMMARY: 1 error\n")
+    assert len(bar.real) == 1
+    assert bar.kernels == {"our_reader(float *)": 1}
+
+
 def test_a_finding_of_an_unknown_kind_counts_and_is_repeated(
     sanitizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +133,25 @@ def test_a_finding_of_an_unknown_kind_counts_and_is_repeated(
     found = after(sanitizer, monkeypatch, RIGHT, initcheck=Report(88, text))["initcheck"]
     assert found.errors == 1
     assert found.first_error.endswith("it also says: Surprising kind of access of size 4 bytes")
+
+
+STRANGE = "========= Surprising kind of access of size 4 bytes\n=========     at our_reader\n"
+
+
+def test_a_finding_of_an_unknown_kind_is_repeated_where_nothing_is_set_aside() -> None:
+    found = Report(88, f"{STRANGE}{END}\n========= ERROR SUMMARY: 1 error\n")
+    assert found.errors == 1
+    assert found.first_error.startswith("the tool counts 1; it shows 0 that are known")
+    assert found.first_error.endswith("it also says: Surprising kind of access of size 4 bytes")
+
+
+def test_a_finding_of_an_unknown_kind_is_repeated_beside_a_real_one() -> None:
+    both = Report(88, f"{READ}{STRANGE}{END}\n========= ERROR SUMMARY: 2 errors\n")
+    assert both.errors == 2
+    assert both.first_error.startswith("Uninitialized __global__ memory read")
+    assert both.first_error.endswith("it also says: Surprising kind of access of size 4 bytes")
+    explained = Report(88, f"{READ}========= A word\n{END}\n========= ERROR SUMMARY: 1 error\n")
+    assert "A word" not in explained.first_error
 
 
 def test_a_tool_that_was_ended_after_many_reports_has_its_answer_from_filled_memory(

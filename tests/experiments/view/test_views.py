@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 import pytest
 from support import records_factory as factory
 
+from experiments.parsing import budget_seconds
 from experiments.records import Effect
 from experiments.requests import FalseVerdictRate, Standing
+from experiments.spec import LeverSetting
 from experiments.view.axes import WIDTH, axis_rows, clear_text, matters_text
 from experiments.view.facts import reproduce_command
 from experiments.view.parity import plan_rows
@@ -190,6 +193,18 @@ def test_the_reproduce_command_asks_for_ranks_by_their_option():
     assert " --ranks 2 " in command
     assert "--set zero=deepspeed" in command
     assert "ranks=2" not in command
+
+
+def test_the_reproduce_command_asks_for_all_that_changes_the_design():
+    record = factory.default_on()
+    stack = (LeverSetting(lever="fused_modulate", setting="on"),)
+    design = {"sequential": "anytime", "budget_s": 5400.5, "stack": stack}
+    spec = record.spec.model_copy(update=design)
+    words = shlex.split(reproduce_command(record.model_copy(update={"spec": spec})))
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options["--sequential"] == "anytime"
+    assert budget_seconds(options["--budget"]) == 5400.5
+    assert options["--with"] == "fused_modulate=on"
 
 
 def test_equal_plans_are_inert_and_an_unseen_plan_is_said():
