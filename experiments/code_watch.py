@@ -43,11 +43,17 @@ class CodeWatch:
     @classmethod
     def of(cls, files: Iterable[tuple[str, Path]]) -> CodeWatch:
         """Begin to watch files, which are there."""
-        watch = cls({path: name for name, path in files})
-        for path in watch.files:
-            watch._stamps[path] = _stamp(path)
-            watch._digests[path] = digest_of(path.read_bytes())
+        watch = cls({})
+        watch.add(files)
         return watch
+
+    def add(self, files: Iterable[tuple[str, Path]]) -> None:
+        """Watch more files, which are there; one that is watched stays as it was."""
+        for name, path in files:
+            if path not in self.files:
+                self.files[path] = name
+                self._stamps[path] = _stamp(path)
+                self._digests[path] = digest_of(path.read_bytes())
 
     def look(self) -> None:
         """Refuse what has changed.

@@ -12,7 +12,6 @@ leaves nothing.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import tempfile
@@ -21,12 +20,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from experiments.code_watch import CodeChanged, CodeWatch
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec
 from experiments.values import digest_of
 from levers import catalog
-from levers.errors import LevergateError, UnknownName
-from levers.source import source_digest
+from levers.errors import LevergateError
+from levers.source import source_digest, source_files
 
 FOLDER = Path("cache") / "parity"
 
@@ -34,9 +34,6 @@ ROOT = Path(__file__).parents[2]
 
 CODE = ("levers", "experiments/parity", "experiments/workloads")
 """Folders whose Python source a result depends on, from the project's root."""
-
-UNREADABLE = (LevergateError, OSError)
-"""What is raised by a digest of code that is being written or was removed."""
 
 OF_THE_OPERATION = ("op", "memcheck", "graph", "async")
 """Checks that run a lever's own cases in processes without a session."""
@@ -61,6 +58,7 @@ class ParityCache:
         """
         self._folder = folder
         self._stack = stack
+        self._watch = CodeWatch.of(code_files(ROOT))
         self._code = code_digest(ROOT)
         self._sources: dict[str, str] = {}
 
@@ -74,26 +72,33 @@ class ParityCache:
             left = {name: value for name, value in spec.parameters.items() if name in seen}
             unseen |= {"parameters": left, "stack": (), "interleaved": False}
         asked = spec.model_copy(update=unseen)
-        sources = [f"{name} {self._source(name)}" for name in asked.others]
-        with contextlib.suppress(UnknownName):  # as it is now, whatever it was when asked for
-            sources.append(f"{spec.lever} {self._source(spec.lever)}")
+        # The tested lever counts as it is now, whatever it was when the comparison was asked for.
+        sources = [f"{name} {self._source(name)}" for name in (*asked.others, spec.lever)]
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code, *sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def _source(self, lever: str) -> str:
-        """The digest of a lever's source, which may be a plug-in's; read once."""
+        """The digest of a lever's source, which may be a plug-in's; read once.
+
+        Empty for a name that is no lever (of a set), and for one that cannot be read now.
+        """
         if lever not in self._sources:
-            self._sources[lever] = source_digest(catalog.get(lever))
+            try:
+                found = catalog.get(lever)
+                digest, files = source_digest(found), source_files(found)
+            except LevergateError:
+                return ""
+            self._watch.add(files)
+            self._sources[lever] = digest
         return self._sources[lever]
 
     def _edited(self) -> bool:
         """Whether the code is no longer that of the keys, so that the result may be of either."""
         try:
-            return self._code != code_digest(ROOT) or any(
-                digest != source_digest(catalog.get(name)) for name, digest in self._sources.items()
-            )
-        except UNREADABLE:
+            self._watch.look()
+        except CodeChanged:
             return True
+        return False
 
     def has(self, key: str) -> bool:
         """Whether a result is kept under this key."""
