@@ -22,7 +22,7 @@ from experiments.parity.cache import FOLDER, ParityCache, code_digest, code_file
 from experiments.prepare import Comparison
 from experiments.records import Environment
 from experiments.requests import Listener
-from experiments.spec import NO_LEVER, AbSpec
+from experiments.spec import NO_LEVER
 from experiments.spool import Spool
 from experiments.values import FrozenMap, Value, digest_of
 from experiments.workloads import catalog as workloads
@@ -202,20 +202,6 @@ def bind(
         _warn(spool, listener, f"{why}: witness and parity are taken again")
     if why or _read(noted) != now:
         spool.note(NOTE, now.model_dump(mode="json"))
-
-
-def refuse_edited(spec: AbSpec) -> None:
-    """Refuse a lever that was edited after the run began, while it waited for its device.
-
-    Raises:
-        BadParameter: its source is another than the spec says.
-    """
-    now = source_digest(catalog.get(spec.lever))
-    if now != spec.levers_source_digest:
-        raise BadParameter(
-            f"{spec.lever} has changed since the run began ({spec.levers_source_digest} -> {now})",
-            cure="start a new run: what is stored of this one is of the lever as it was",
-        )
 
 
 def refuse_changed(noted: Mapping[str, Any] | None, now: Binding, run_id: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from levers.errors import BadSetting, UsageError
 
 if TYPE_CHECKING:
+    from experiments.requests import AbRequest
     from levers.base import Lever
 
 AUTO = "auto"
@@ -64,3 +66,25 @@ def _expanded(part: str) -> list[str]:
     if low >= high:
         raise UsageError(f"the range {part} does not rise", cure="write --cand 1..16")
     return [str(number) for number in range(low, min(high, low + MOST) + 1)]
+
+
+def settings_of(request: AbRequest, settings: Sequence[str]) -> tuple[str, ...]:
+    """The candidates in canonical form, each once, in the order of the request; none is the usual.
+
+    Raises:
+        UnknownName: there is no such lever.
+        BadSetting: one is out of range, or is the reference, or none is named nor usual.
+    """
+    from levers import catalog
+
+    lever = catalog.get(request.lever)
+    ref = lever.settings.check(lever.name, request.ref)
+    found = tuple(
+        dict.fromkeys(lever.settings.check(lever.name, one) for one in settings or (usual(lever),))
+    )
+    if ref in found:
+        raise BadSetting(
+            f"{lever.name}={ref} is the reference and among the candidates",
+            cure="leave it out of --cand: the reference runs in every round",
+        )
+    return found

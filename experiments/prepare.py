@@ -246,13 +246,22 @@ def again(spec: AbSpec, device: Device) -> Comparison:
         BadParameter: the lever's source is another than when the run began.
     """
     lever, workload = catalog.get(spec.lever), workloads.get(spec.workload)
-    now = source_digest(lever)
+    refuse_edited(spec)
+    return _with_plan(spec, lever, workload, device, ())
+
+
+def refuse_edited(spec: AbSpec) -> None:
+    """Refuse a lever that was edited after the run began, while it was interrupted or waited.
+
+    Raises:
+        BadParameter: its source is another than the spec says.
+    """
+    now = source_digest(catalog.get(spec.lever))
     if now != spec.levers_source_digest:
         raise BadParameter(
-            f"{lever.name} has changed since the run began ({spec.levers_source_digest} -> {now})",
+            f"{spec.lever} has changed since the run began ({spec.levers_source_digest} -> {now})",
             cure="start a new run: what is stored of this one is of the lever as it was",
         )
-    return _with_plan(spec, lever, workload, device, ())
 
 
 def unmet_by(lever: Lever, facts: RunFacts, *settings: str) -> tuple[str, ...]:

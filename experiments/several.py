@@ -21,15 +21,6 @@ from experiments.screen_records import ScreenRecord
 from levers.errors import UsageError
 
 
-def settings_of(request: AbRequest, typed: Sequence[str]) -> tuple[str, ...]:
-    """The candidates in canonical form, each once; see :func:`experiments.family.run.settings_of`.
-
-    Raises:
-        UsageError: one cannot be used.
-    """
-    return family_run.settings_of(request, typed)
-
-
 def ab(
     request: AbRequest, settings: Sequence[str], listener: Listener
 ) -> tuple[FamilyRecord, RunRecord | None]:

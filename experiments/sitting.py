@@ -23,7 +23,7 @@ from experiments.parity.battery import run_battery
 from experiments.parity.cache import ParityCache
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.plan import Run
-from experiments.prepare import Comparison
+from experiments.prepare import Comparison, refuse_edited
 from experiments.records import Arm, ArmFailure, Decision, Timing
 from experiments.replay import decide_record, look_at
 from experiments.requests import Listener
@@ -93,7 +93,7 @@ class Sitting:
                 changed and there are samples, of this run or (``timed``) of those with it.
         """
         variables = self.executor.frozen.variables
-        binding.refuse_edited(self.comparison.spec)
+        refuse_edited(self.comparison.spec)
         binding.bind(self.spool, self.comparison, variables, self.listener, timed=timed)
 
     # --- before any timing -------------------------------------------------------------------

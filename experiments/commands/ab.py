@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.candidates import candidates
+from experiments.candidates import candidates, settings_of
 from experiments.commands import ab_options, output
 from experiments.commands.options import AsJson, DetailedExit, Expect, Lever, TokensOn
 from experiments.exit_codes import exit_code, expected_outcome
@@ -151,9 +151,7 @@ def _run(
     if request.resume is not None or (len(typed) < 2 and not screen):
         one = typed[0] if typed else None
         return _measure(replace(request, cand=one), as_json=as_json, ask=ask)
-    from experiments import several
-
-    found = several.settings_of(request, typed)
+    found = settings_of(request, typed)
     if screen:
         return _screen(request, found, as_json=as_json, ask=ask)
     if len(found) == 1:

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 
 from experiments import environment, preflight, prepare, run_setup, token_models
 from experiments.binding import cache_of, watched
-from experiments.candidates import usual
 from experiments.decide.order import decide_before_timing
 from experiments.environment import Device
 from experiments.executor import Executor
@@ -42,8 +41,6 @@ from experiments.sitting import Sitting
 from experiments.spool import Spool, new_run_id
 from experiments.telemetry import Sampler
 from experiments.values import digest_of
-from levers import catalog
-from levers.errors import BadSetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +60,6 @@ class Selection:
     def one(self) -> Comparison:
         """Any of the comparisons: workload, looks, seed and policy are the same in all."""
         return self.comparisons[0]
-
-
-def settings_of(request: AbRequest, settings: Sequence[str]) -> tuple[str, ...]:
-    """The candidates in canonical form, each once, in the order of the request; none is the usual.
-
-    Raises:
-        UnknownName: there is no such lever.
-        BadSetting: one is out of range, or is the reference, or none is named nor usual.
-    """
-    lever = catalog.get(request.lever)
-    ref = lever.settings.check(lever.name, request.ref)
-    found = tuple(
-        dict.fromkeys(lever.settings.check(lever.name, one) for one in settings or (usual(lever),))
-    )
-    if ref in found:
-        raise BadSetting(
-            f"{lever.name}={ref} is the reference and among the candidates",
-            cure="leave it out of --cand: the reference runs in every round",
-        )
-    return found
 
 
 def run(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cli
-from experiments import binding, spool_reader
+from experiments import prepare, spool_reader
 from experiments.code_watch import CodeChanged, CodeWatch
 from experiments.conditions import Limits
 from experiments.executor import Executor
@@ -156,7 +156,7 @@ def test_kept_parity_belongs_to_the_lever_as_it_is_and_not_as_it_was_asked_for(
     Editor(lever).edit()
     assert ParityCache(tmp_path, "stack").key("op", asked) != before
     with pytest.raises(BadParameter, match="has changed since the run began"):
-        binding.refuse_edited(asked)
+        prepare.refuse_edited(asked)
 
 
 @pytest.mark.slow

@@ -51,6 +51,17 @@ def on_disk(home: Path) -> RunRecord:
     return spool_reader.load(home / "runs", run_id).record
 
 
+def listed_as_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    """The history shows the one run of the lever as right and not timed."""
+    assert cli.main(["history", "planted_fast", "--json"]) == 0
+    (row,) = told(capsys)["runs"]
+    assert (row["status"], row["outcome"], row["parity"]) == ("interrupted", "", "lossless")
+    assert cli.main(["history"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "parity passed" in shown
+    assert "not timed" in shown
+
+
 def first_battery(
     monkeypatch: pytest.MonkeyPatch, instead: Callable[[ParityReport], Any]
 ) -> list[bool]:
@@ -82,13 +93,7 @@ def test_what_passes_is_timed_later_and_nothing_is_checked_again(
     assert len(record.witnesses) == 2
     assert record.samples == ()
 
-    assert cli.main(["history", "planted_fast", "--json"]) == 0
-    (row,) = told(capsys)["runs"]
-    assert (row["status"], row["outcome"], row["parity"]) == ("interrupted", "", "lossless")
-    assert cli.main(["history"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "parity passed" in shown
-    assert "not timed" in shown
+    listed_as_checked(capsys)
     assert cli.main(["show", answer["run_id"]]) == 0
     assert command in " ".join(capsys.readouterr().out.split())
 
@@ -129,13 +134,7 @@ def test_what_passed_elsewhere_is_listed_as_it_is_shown_and_its_verdict_updates_
     monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "other"))
     assert cli.main(["import", str(passed)]) == 0
     capsys.readouterr()
-    assert cli.main(["history", "planted_fast", "--json"]) == 0
-    (row,) = told(capsys)["runs"]
-    assert (row["status"], row["outcome"], row["parity"]) == ("interrupted", "", "lossless")
-    assert cli.main(["history"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "parity passed" in shown
-    assert "not timed" in shown
+    listed_as_checked(capsys)
     assert cli.main(["show", run_id, "--expect", "default-ON"]) == 3
     capsys.readouterr()
 

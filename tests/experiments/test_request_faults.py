@@ -11,9 +11,8 @@ import pytest
 from support import records_factory as factory
 
 import cli
-from experiments import bundles, prepare
+from experiments import bundles, candidates, prepare
 from experiments.exit_codes import OUTCOMES, expected_outcome
-from experiments.family import run as family_run
 from experiments.family import store as family_store
 from experiments.family.records import FamilyRecord
 from experiments.home import Home, make_folder
@@ -81,7 +80,7 @@ def test_ab_of_a_lever_with_several_settings_and_no_candidate_lists_them(home, c
 def test_a_candidate_that_is_not_named_is_the_only_setting_beside_off() -> None:
     lever = catalog.get("segment_sum_broadcast")
     assert prepare.settings_of(lever, AbRequest(lever.name)) == ("off", "on")
-    assert family_run.settings_of(AbRequest(lever.name), ()) == ("on",)
+    assert candidates.settings_of(AbRequest(lever.name), ()) == ("on",)
 
 
 def test_an_expectation_that_is_no_verdict_lists_all_of_them() -> None:
