@@ -27,6 +27,10 @@ HIDDEN, WIDE = 128, 512
 """Channels of the shipped model and its MLP."""
 WARM_UPS = 2
 """Launches before a capture, as in the engine: libraries set themselves up and take memory."""
+CAPTURING = threading.Lock()
+"""One capture at a time in a process, of whatever work: PyTorch waits for the whole device before
+each, and a device on which another stream is being captured cannot be waited for (CUDA C++
+Programming Guide, Prohibited and Unhandled Operations); the error ends that capture, too."""
 
 
 class Room(NamedTuple):
@@ -63,12 +67,11 @@ def launched(tensors: Tensors) -> Tensors:
 class Replayed:
     """The candidate: captured at the first call of a thread, replayed at each.
 
-    Requests in flight have buffers of their own, as engines do; captures do not overlap.
+    Requests in flight have buffers of their own, as engines do.
     """
 
     def __init__(self) -> None:
         self._own = threading.local()
-        self._capturing = threading.Lock()
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """Copy the inputs in, run, and hand out the static results."""
@@ -84,7 +87,7 @@ class Replayed:
         work = partial(run, buffers, room_for(buffers[0]))
         if not buffers[0].is_cuda:
             return work
-        with self._capturing:
+        with CAPTURING:
             return captured(work)
 
 
