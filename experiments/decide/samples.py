@@ -71,7 +71,7 @@ def _inputs_differ(evidence: Evidence) -> Decision | None:
         if one.inputs_digest != other.inputs_digest:
             apart = unlike(one.inputs_digest, other.inputs_digest) + overwritten_text(one, other)
             return invalid("inputs-differ", f"{place} worked on different inputs ({apart})")
-        if one.outputs_count != other.outputs_count and not _does_a_part(one, other):
+        if one.outputs_count != other.outputs_count and not does_a_part(one, other):
             counts = f"{one.outputs_count} and {other.outputs_count}"
             return invalid(
                 "inputs-differ",
@@ -91,7 +91,7 @@ def overwritten_text(*samples: Sample) -> str:
     return "".join(found)
 
 
-def _does_a_part(whole: Sample, part: Sample) -> bool:
+def does_a_part(whole: Sample, part: Sample) -> bool:
     """Whether an oracle, measured on some axes alone, did all the work of those.
 
     Its raw values say so: of each series that it has there are as many as in the reference.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from experiments.arms import failure_of, sample_of, task_of, witness_of
 from experiments.code_watch import CODE_CHANGED, CodeChanged
 from experiments.conditions import Limits, fault_of, lost_cause
-from experiments.decide.samples import overwritten_text
+from experiments.decide.samples import does_a_part, overwritten_text
 from experiments.executor import Execution
 from experiments.oracle_facts import ORACLE_MODE_FACT
 from experiments.parity_records import ParityReport
@@ -276,7 +276,7 @@ def different_work(one: Sample, other: Sample) -> str:
     if one.inputs_digest != other.inputs_digest:
         apart = unlike(one.inputs_digest, other.inputs_digest) + overwritten_text(one, other)
         return f"they worked on different inputs ({apart})"
-    if one.outputs_count != other.outputs_count:
+    if one.outputs_count != other.outputs_count and not does_a_part(one, other):
         return f"{other.outputs_count} outputs against {one.outputs_count}"
     for name in WORK_FACTS:
         if one.telemetry.get(name) != other.telemetry.get(name):

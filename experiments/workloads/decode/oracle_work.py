@@ -13,12 +13,17 @@ from experiments.workloads.decode.oracle_names import OracleName
 from experiments.workloads.decode.parameters import parsed_concurrency
 from experiments.workloads.decode.prompts import PromptSet, digest, prompt_set
 
+PEAK = "memory/peak_bytes"
+OF_THE_LARGEST = ("decode/itl_ms/", PEAK)
+"""Axes of a sample that belong to its largest concurrency."""
+
 
 class OracleWork:
     """Prompts and lengths as :class:`~experiments.workloads.decode.session.DecodeSession` has them.
 
     Attributes:
         counts: the concurrencies to measure.
+        largest: of the workload, whether or not it is among them.
         measured: one prompt for each slot of the largest concurrency of the workload.
         arriving: the prompts whose first token is timed.
         capacity_tokens: positions that a sequence may take.
@@ -30,6 +35,7 @@ class OracleWork:
         self.config: ModelConfig = model_config(self.model)
         every = parsed_concurrency(str(parameters["concurrency"]))
         self.counts = name.concurrency(every)
+        self.largest = max(every)
         prompt_tokens = self._number("prompt_tokens")
         self.output_tokens = self._number("output_tokens")
         self.capacity_tokens = prompt_tokens + self.output_tokens
@@ -56,6 +62,9 @@ class OracleWork:
     ) -> Measurement:
         """The sample of an oracle.
 
+        The gaps between tokens and the peak of memory are those of the largest concurrency that the
+        arms have; an oracle that is not measured there has no such axes.
+
         Args:
             gaps_s: per concurrency, the seconds of each step in which every stream got a token.
             ttft: times to first token, in ms.
@@ -65,8 +74,9 @@ class OracleWork:
         """
         raw = {f"gaps_ms/c{c}": tuple(round(g * 1e3, 5) for g in v) for c, v in gaps_s.items()}
         values = measuring.axis_values(gaps_s, ttft, peak_bytes or 0) | dict(latencies or {})
-        if peak_bytes is None:
-            del values["memory/peak_bytes"]
+        absent = () if self.largest in gaps_s else OF_THE_LARGEST
+        absent = absent if peak_bytes is not None else (*absent, PEAK)
+        values = {name: value for name, value in values.items() if not name.startswith(absent)}
         return Measurement(
             values=values,
             raw=raw | {"ttft_ms": tuple(round(t, 5) for t in ttft)},

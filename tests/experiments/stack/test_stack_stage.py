@@ -274,3 +274,15 @@ def test_other_work_is_told_by_inputs_outputs_and_stated_flop() -> None:
     other = one.model_copy(update={"telemetry": {"tokens": 2}})
     assert different_work(one, other) == "tokens 2 against 8"
     assert different_work(one, one.model_copy(update={"outputs_count": 3}))
+
+
+def test_an_oracle_of_some_axes_does_less_work_and_all_of_theirs() -> None:
+    series = {"gaps/c1": (1.0,) * 4, "gaps/c8": (1.0,) * 4}
+    row = evidence_factory.sample(0, "ref", {RATE: 1.0, "other": 2.0}, raw=series)
+    part = {"gaps/c1": series["gaps/c1"]}
+    oracle = evidence_factory.sample(0, "oracle", {RATE: 1.0}, raw=part, outputs_count=128)
+    assert not different_work(row, oracle)
+    shorter = oracle.model_copy(update={"raw": {"gaps/c1": (1.0,) * 3}})
+    assert different_work(row, shorter) == "128 outputs against 256"
+    candidate = oracle.model_copy(update={"arm": "cand"})
+    assert different_work(row, candidate) == "128 outputs against 256"

@@ -150,7 +150,15 @@ def test_at_some_concurrencies_alone_it_reports_those() -> None:
     sample = found.measure()
     assert "decode/tok_s/c1" not in sample.values
     assert sample.values["decode/tok_s/c3"] > 0
+    assert "decode/itl_ms/p95" in sample.values
     assert sample.facts[ORACLE_MODE_FACT] == "eager-transformers"
+
+
+def test_without_the_largest_concurrency_it_has_no_gaps_and_no_memory_to_compare() -> None:
+    found = open_transformers(parameters(), "cpu", 1, "transformers:1")
+    found.warm_up()
+    axes = set(found.measure().values)
+    assert axes == {"decode/tok_s/c1", "decode/ttft_ms/p50", "decode/ttft_ms/p95"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
