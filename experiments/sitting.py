@@ -52,8 +52,8 @@ class Sitting:
         cache: kept parity results.
         listener: hears what happens.
         crew: makes what runs several parity processes at once; None runs them one by one.
-        beside: whether others may work on the device, so that a failure may be theirs: what would
-            end the run is then no evidence, and not kept.
+        beside: whether others may work on the device, so that the failure of a process may be
+            theirs: it is then no evidence, and not kept. A wrong value is.
         doubt: what so ended this sitting; the run is as one that was interrupted there.
     """
 
@@ -129,7 +129,7 @@ class Sitting:
         self.listener.on_stage("parity", "is the candidate as right as the reference?")
         began = time.monotonic()
         report, failures = self._battery()
-        if self.beside:
+        if self.beside and failures:  # a wrong value is wrong whoever else was at work
             self.doubt = checked.why_ended(self.spool.record(), report, failures)
         if self.doubt:
             return time.monotonic() - began

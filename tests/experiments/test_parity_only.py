@@ -19,6 +19,7 @@ from experiments.conditions import Limits
 from experiments.environment import cpu_device
 from experiments.family import run as family_run
 from experiments.parity.cache import ParityCache
+from experiments.parity.results import failed
 from experiments.parity_records import ParityReport
 from experiments.records import ArmFailure
 from experiments.registry.store import Registry
@@ -223,6 +224,20 @@ def test_a_failure_beside_others_is_no_evidence_and_is_tried_again_alone(
     record = on_disk(home)
     assert record.failures == ()
     assert checked.let_through(record)
+
+
+def test_a_wrong_value_beside_others_is_evidence_and_is_not_asked_for_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(report: ParityReport) -> Any:
+        bad = failed("determinism", "too far", "logits", (3, 4))
+        checks = (bad if one.name == bad.name else one for one in report.checks)
+        return report.model_copy(update={"checks": tuple(checks)}), ()
+
+    heard = first_battery(monkeypatch, wrong)
+    assert cli.main([*FAST, ONLY, "--json"]) == 0
+    assert told(capsys)["reason"] == "parity-failed"
+    assert heard == [True]
 
 
 def test_a_witness_that_fails_beside_others_is_taken_again_alone(
