@@ -256,6 +256,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         for text in (options.levers, options.ab_levers or options.levers)
     )
     options.set = [tuple(one.split("=", 1)) for one in options.set]
+    if dict(options.set).get("profile") == "measured":
+        parser.error(
+            "profile=measured holds 8 samples, and the largest batch may be larger: "
+            "use uniform or lognormal"
+        )
     options.device = "cpu" if options.rehearse else "cuda"
     if options.ranks is None:
         options.ranks = 2 if options.rehearse else len(cuda_devices(visible=visible()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.several_gpus_steps import CLOSED_FORM, HEAD, line
+from benchmarks.several_gpus_steps import CLOSED_FORM, HEAD, PUBLIC, line
 from experiments.spec import DEEPSPEED, ZERO
 
 
@@ -41,11 +41,15 @@ def _divided(found: Mapping[str, Any]) -> str:
 def page(found: Mapping[str, Any]) -> str:
     """The Markdown page: where it was measured, with which levers, and the table."""
     device, levers = found["device"], ", ".join(found["levers"]) or "none"
+    several = device["ranks"] > 1
+    gpus = f"{device['ranks']} GPUs of one host" if several else "one GPU"
+    settings = dict(PUBLIC) | found.get("set", {})
+    given = " ".join(f"{name}={value}" for name, value in settings.items())
+    divided = f" One process each, {_divided(found)}." if several else ""
     return (
-        f"# The training step on {device['ranks']} GPUs of one host\n\n"
+        f"# The training step on {gpus}\n\n"
         f"Made by `python -m benchmarks.several_gpus`. {device['kind']}, 1.3 B parameters, "
-        f"bf16 autocast, AdamW; on several GPUs one process each, {_divided(found)}. Levers on in "
-        f"every line of the table: {levers}.\n\n"
+        f"bf16 autocast, {given}.{divided} Levers on in every line of the table: {levers}.\n\n"
         "Columns: batch a GPU, step, tokens a second of all GPUs, true and matmul-only MFU, peak "
         "memory a GPU, what the closed form of the original step says, published memory, rate "
         "against as many single GPUs, share of communication.\n\n"

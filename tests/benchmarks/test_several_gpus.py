@@ -187,8 +187,8 @@ def test_one_gpu_is_measured_beside_deepspeeds_zero_without_it() -> None:
 def test_the_page_says_who_divided_the_optimisers_state() -> None:
     ours = {**RECORDED, "set": {"zero": "deepspeed"}}
     ours["stack"] = {**RECORDED["stack"], "deepspeed": "0.19.8"}
-    assert "one process each, DeepSpeed 0.19.8 with ZeRO-1." in page(ours)
-    assert "one process each, DDP and ZeRO-1." in page(RECORDED)
+    assert "One process each, DeepSpeed 0.19.8 with ZeRO-1." in page(ours)
+    assert "One process each, DDP and ZeRO-1." in page(RECORDED)
 
 
 def test_a_run_is_interrupted_at_its_limit_so_that_it_can_go_on() -> None:
@@ -221,6 +221,23 @@ def test_without_an_ab_the_figures_are_all_there_is(
     words = ["--rehearse", "--levers", "segment_sum_broadcast=on", "--no-ab"]
     options = several_gpus.parsed([*words, "--out", str(tmp_path)])
     assert several_gpus.take_verdict(several_gpus.Book.open(tmp_path, 100.0), options)
+
+
+def test_a_profile_of_eight_samples_is_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        several_gpus.parsed(["--set", "steps=3", "profile=measured"])
+    assert "use uniform or lognormal" in capsys.readouterr().err
+
+
+def test_the_page_of_one_gpu_names_its_settings_and_its_largest_batch() -> None:
+    record = RECORD.parents[1] / "h200" / "largest_batch.json"
+    written = record.with_suffix(".md").read_text()
+    assert written == page(json.loads(record.read_text()))
+    assert "# The training step on one GPU\n" in written
+    assert "optimizer=none steps=3 warmup=2. Levers" in written
+    assert "13 a GPU by the line through the peaks measured at bs 4, 8" in written
 
 
 def test_the_page_beside_the_record_is_what_the_record_says() -> None:
