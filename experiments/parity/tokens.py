@@ -4,7 +4,8 @@ The reference is run against itself first. *Strict*: every stream of the candida
 Otherwise *near-tie*: for a stream that differs the reference is teacher-forced on the common
 prefix, and the gap between its own choice and the candidate's says whether the divergence is a
 near-tie. Of all streams compared at most ``floor(share x streams)`` may be near-ties, beside as
-many as the reference has against itself.
+many as the reference has against itself. Where a lever that claims lossless has more, each arm's
+streams are held against those of fp64 (:mod:`experiments.parity.token_truth`).
 
 A shorter answer is never a speed-up. Streams that do not part must end at the same token and for
 the same reason. After an allowed near-tie the answers go on about different texts, so there the
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -30,10 +31,12 @@ from experiments.parity.bench import Arms, Bench, ProcessFailed
 from experiments.parity.results import empty, failed, not_run, reference_fault
 from experiments.parity.streams import Compared, apart, compare, merge
 from experiments.parity.token_modes import NO_LOADS, Mode, modes, modes_of, repeated
-from experiments.parity.tokens_judge import judge, judged, wide
+from experiments.parity.token_truth import WANT, FromTruth, of_pairs
+from experiments.parity.tokens_judge import asks_truth, judge, judged, wide
 from experiments.parity_records import CheckResult
 from experiments.spec import TokenModel
 from experiments.tasks import Outputs, Task
+from experiments.workloads.base import DecodesInDouble
 from levers.policy import ParityClass
 
 NAME = "tokens"
@@ -136,18 +139,35 @@ def run(
     Raises:
         ProcessFailed: a process failed.
     """
-    parts: dict[str, list[Compared]] = {}
+    parts: dict[str, list[tuple[Mode, Compared]]] = {}
     for mode in modes(bench, loads):
         with _named(mode):
             found = _mode(bench, arms, mode, name)
         if isinstance(found, CheckResult):
             return found
-        parts.setdefault(mode.model, []).append(found)
-    policy, strict = bench.spec.policy, bench.strict
-    results = {
-        model: judge(name, merge(seen), policy, strict=strict) for model, seen in parts.items()
-    }
+        parts.setdefault(mode.model, []).append((mode, found))
+    results = {}
+    for model, seen in parts.items():
+        compared = merge([one for _, one in seen])
+        with _named(seen[-1][0]):
+            truth = _truth(bench, arms, [mode for mode, _ in seen], compared)
+        results[model] = judge(name, compared, bench.spec.policy, strict=bench.strict, truth=truth)
     return judged(name, results)
+
+
+def _truth(bench: Bench, arms: Arms, seen: Sequence[Mode], compared: Compared) -> FromTruth | None:
+    """How often each arm leaves fp64's streams, where that is asked and the workload has them.
+
+    They are decoded under load, where they are whole; at that precision it makes no difference.
+    """
+    there = isinstance(bench.workload, DecodesInDouble)
+    if not there or not asks_truth(compared, bench.spec.policy, strict=bench.strict):
+        return None
+    loaded = max(seen, key=lambda mode: int(mode.arguments["concurrency"]))
+    asked = {**loaded.arguments, "want": WANT}
+    truth = bench.outputs("ref", loaded.on(arms).ref, asked, parameters=loaded.parameters)
+    pairs = [(_ask(bench, "ref", arms, mode), _ask(bench, "cand", arms, mode)) for mode in seen]
+    return of_pairs(pairs, truth)
 
 
 def _mode(bench: Bench, arms: Arms, mode: Mode, name: str) -> Compared | CheckResult:

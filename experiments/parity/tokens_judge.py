@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.parity.results import failed
 from experiments.parity.streams import Choice, Compared
+from experiments.parity.token_truth import FromTruth
 from experiments.parity_records import CheckResult
 from experiments.values import Scalar, digest_of
 from levers.policy import NEAR_TIE_GAP_NAT, GatingPolicy, ParityClass
@@ -14,12 +15,22 @@ GAP = "worst_gap_nat"
 COUNTS = ("passed", "total")
 
 
-def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) -> CheckResult:
-    """Strict or near-tie, by the policy; the worst divergence is shown either way."""
+def judge(
+    name: str,
+    compared: Compared,
+    policy: GatingPolicy,
+    *,
+    strict: bool,
+    truth: FromTruth | None = None,
+) -> CheckResult:
+    """Strict or near-tie, by the policy; the worst divergence is shown either way.
+
+    ``truth`` is there where :func:`asks_truth`, and then decides in place of the share.
+    """
     worst = max(compared.divergences, key=lambda one: one.gap, default=None)
-    wrong, where = _wrong(compared, policy, strict=strict)
+    wrong, where = _wrong(compared, policy, strict=strict, truth=truth)
     where = where or (worst.describe() if worst else "")
-    detail = _detail(compared, policy, strict=strict)
+    detail = _detail(compared, policy, strict=strict, truth=truth)
     equal = compared.total - len(compared.divergences)
     if wrong:
         counts = (min(equal, compared.total - 1), compared.total)
@@ -41,6 +52,7 @@ def judge(name: str, compared: Compared, policy: GatingPolicy, *, strict: bool) 
             GAP: worst.gap if worst else 0.0,
             "stops_elsewhere": len(compared.endings),
             "reference_apart": compared.reference_apart,
+            **(truth.figures() if truth else {}),
         },
         digest=compared.digest,
     )
@@ -83,9 +95,9 @@ def judged(name: str, results: Mapping[str, CheckResult]) -> CheckResult:
 
 def _figures(results: Mapping[str, CheckResult]) -> dict[str, Scalar]:
     """The figures over all models, and behind each model's name how many streams were equal."""
-    names = next(iter(results.values())).figures
+    names = dict.fromkeys(name for one in results.values() for name in one.figures)
     found: dict[str, Scalar] = {
-        name: sum(int(one.figures[name] or 0) for one in results.values())
+        name: sum(int(one.figures.get(name) or 0) for one in results.values())
         for name in names
         if name != GAP
     }
@@ -108,12 +120,25 @@ def _allowed(compared: Compared, policy: GatingPolicy) -> int:
     return int(policy.near_tie_share * compared.total + 1e-9) + compared.reference_apart
 
 
+def asks_truth(compared: Compared, policy: GatingPolicy, *, strict: bool) -> bool:
+    """Whether only the number of near-ties speaks against a lever that claims no more than this."""
+    return (
+        not strict
+        and policy.claims is ParityClass.LOSSLESS
+        and len(compared.divergences) > _allowed(compared, policy)
+        and not compared.shorter
+        and not wide((*compared.divergences, *compared.endings), policy)
+    )
+
+
 def wide(choices: Sequence[Choice], policy: GatingPolicy) -> list[Choice]:
     """Those that are no near-ties."""
     return [one for one in choices if not one.is_near(policy.near_tie_gap_nat)]
 
 
-def _wrong(compared: Compared, policy: GatingPolicy, *, strict: bool) -> tuple[str, str]:
+def _wrong(
+    compared: Compared, policy: GatingPolicy, *, strict: bool, truth: FromTruth | None
+) -> tuple[str, str]:
     """Why the check fails, in words, and where if not at the worst divergence; empty if it passes.
 
     A stream that parted by more than a near-tie fails there, so its end is not asked about.
@@ -125,8 +150,10 @@ def _wrong(compared: Compared, policy: GatingPolicy, *, strict: bool) -> tuple[s
         return f"{compared.total - parted} of {compared.total} streams equal, all must be", ""
     if parting := wide(compared.divergences, policy):
         return f"{len(parting)} streams leave the reference's by more than a near-tie", ""
-    if parted > allowed:
+    if parted > allowed and truth is None:
         return f"{parted} near-ties where {allowed} are allowed", ""
+    if truth is not None and truth.further:
+        return f"{parted} near-ties, and {truth.describe()}", ""
     if stops := wide(compared.endings, policy):
         first = max(stops, key=lambda one: one.gap)
         said = f"{len(stops)} answers stop where the reference, on the same tokens, would go on"
@@ -134,11 +161,15 @@ def _wrong(compared: Compared, policy: GatingPolicy, *, strict: bool) -> tuple[s
     return "", ""
 
 
-def _detail(compared: Compared, policy: GatingPolicy, *, strict: bool) -> str:
+def _detail(
+    compared: Compared, policy: GatingPolicy, *, strict: bool, truth: FromTruth | None
+) -> str:
     equal = compared.total - len(compared.divergences)
     ties = len(compared.divergences) - len(wide(compared.divergences, policy))
     rule = "strict" if strict else f"near-ties allowed: {_allowed(compared, policy)}"
     parts = [f"{equal}/{compared.total} streams equal, {ties} near-ties ({rule})"]
+    if truth is not None:
+        parts.append(truth.describe())
     if compared.endings:
         right = len(compared.endings) - len(wide(compared.endings, policy))
         count = len(compared.endings)

@@ -123,6 +123,17 @@ class DecodesTokens(Protocol):
 
 
 @runtime_checkable
+class DecodesInDouble(Protocol):
+    """What a workload says whose session also decodes in fp64.
+
+    Its ``outputs`` answer ``want="truth"`` as they do ``want="tokens"``: greedy streams of the same
+    prompts by the same stored weights, in fp64 and with every operation in its original form.
+    """
+
+    decodes_in_double: bool
+
+
+@runtime_checkable
 class LoadsWeights(Protocol):
     """What a workload offers whose processes read weights that may change on disk."""
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from experiments.failure_kinds import kind_of
+from experiments.parity.async_ import GPU_CALLS, in_flight
 from experiments.parity.op_case import check_case
 from experiments.parity.op_judge import Bar
+from experiments.parity.token_truth import WANT
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode.config import NAMED
 from experiments.workloads.decode.floor import stored_bytes
@@ -29,6 +31,7 @@ from levers.base import engaged
 from levers.cuda_graph import LEVER as CUDA_GRAPH
 from levers.fa2_nsplits_cap import LEVER
 from levers.kernels.split_kv import PagedKV, Workspace, decode_attention, plan_splits, truth
+from levers.mxfp4_weights import LEVER as MXFP4
 
 pytestmark = [
     pytest.mark.gpu,
@@ -169,6 +172,24 @@ def test_the_graph_levers_op_cases_hold() -> None:
     for case in CUDA_GRAPH.op_cases("on", "cuda"):
         result = check_case(case, 3, Bar())
         assert result.status == "passed", f"{case.name}: {result.fault}"
+
+
+def test_replays_in_flight_give_the_bits_of_each_alone() -> None:
+    found = in_flight(CUDA_GRAPH.op_cases("on", "cuda"), 1, cuda=True, least=GPU_CALLS)
+    assert (found.status, found.passed) == ("passed", found.total)
+    assert found.total >= GPU_CALLS
+
+
+@pytest.mark.parametrize("setting", ["off", "on"])
+def test_fp64_decodes_on_a_gpu_what_it_does_on_a_cpu(setting: str) -> None:
+    asked = {"want": WANT, "prompts": 12, "concurrency": 4}
+    streams = []
+    for one in (facts(), DeviceFacts("cpu", "some CPU", 2**34)):
+        parameters = DECODE.resolve({**SHORT, "quality": "on"}, one)
+        found = open_session(parameters, one.device, 1, "engine")
+        with engaged(MXFP4, found.sites, setting):
+            streams.append(found.outputs(asked).streams)
+    assert streams[0] == streams[1]
 
 
 def test_a_replay_keeps_the_buffers_that_were_allocated_before_its_capture() -> None:

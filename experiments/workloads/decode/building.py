@@ -16,7 +16,7 @@ from experiments.workloads.decode.folder import is_random, model_folder
 from experiments.workloads.decode.loaded import confirm
 from experiments.workloads.decode.sites import DecodeSites
 from experiments.workloads.decode.sources import FolderSource, RandomSource, Source
-from experiments.workloads.decode.weights import LazyDecoder
+from experiments.workloads.decode.weights import LazyDecoder, LoadedDecoder, in_double
 from levers.errors import BadParameter
 from levers.kernels.split_kv import Backend
 
@@ -79,6 +79,21 @@ def engine_for_prompts(engine: DecodeEngine, tokens: int) -> DecodeEngine:
     """
     cache = ContiguousCache(engine.config, 1, tokens, engine.device, engine.dtype)
     return DecodeEngine(engine.decoder, SdpaAttention(engine.config, cache), 1, tokens)
+
+
+def engine_in_double(engine: DecodeEngine, slots: int) -> DecodeEngine:
+    """An engine in fp64 with the weights that ``engine`` has, as they are stored there.
+
+    Every operation has its original form, whatever lever stands at the sites of ``engine``: what
+    bf16 or fp32 arithmetic is held against.
+    """
+    weights = in_double(engine.weights)
+    decoder = LoadedDecoder(engine.config, weights, DecodeSites())
+    cache = ContiguousCache(
+        engine.config, slots, engine.capacity_tokens, engine.device, weights.dtype
+    )
+    attention = SdpaAttention(engine.config, cache)
+    return DecodeEngine(decoder, attention, slots, engine.capacity_tokens)
 
 
 def _number(parameters: Parameters, name: str) -> int:

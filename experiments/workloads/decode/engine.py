@@ -10,7 +10,7 @@ from torch import Tensor
 from experiments.workloads.decode.attention import StepAttention
 from experiments.workloads.decode.model import Decoder, Weights
 from experiments.workloads.decode.operations import causal_attention, rope_tables
-from experiments.workloads.decode.weights import LazyDecoder
+from experiments.workloads.decode.weights import LazyDecoder, LoadedDecoder
 
 
 class DecodeEngine:
@@ -22,7 +22,7 @@ class DecodeEngine:
 
     def __init__(
         self,
-        decoder: LazyDecoder,
+        decoder: LazyDecoder | LoadedDecoder,
         attention: StepAttention,
         slots: int,
         capacity_tokens: int,

@@ -88,31 +88,64 @@ def _take(engine: DecodeEngine, slot: _Slot, token: int, max_tokens: int) -> Non
 
 def logit_gaps(
     engine: DecodeEngine,
+    step: Step,
     prompts: Sequence[Prompt],
     prefixes: Sequence[tuple[int, Sequence[int], int]],
+    count: int,
 ) -> tuple[float, ...]:
     """Teacher-force each prefix and return best logit minus the candidate token's logit, in nat.
 
     Each prefix is ``(prompt index, output tokens so far, candidate token)``. The prefix is decoded
-    step by step as it was when it came about, and not prefilled.
+    step by step as it was when it came about, and not prefilled; ``count`` of them at a time, by a
+    ``step`` of so many slots, so that it is also the kernels of that batch that are asked.
     """
-    engine.plan(1)
+    gaps = [0.0] * len(prefixes)
+    by_length = sorted(range(len(prefixes)), key=lambda index: len(prefixes[index][1]))
+    for first in range(0, len(prefixes), count):
+        chosen = by_length[first : first + count]
+        found = _gaps_together(engine, step, prompts, [prefixes[one] for one in chosen], count)
+        for index, gap in zip(chosen, found, strict=True):
+            gaps[index] = gap
+    return tuple(gaps)
+
+
+def _gaps_together(
+    engine: DecodeEngine,
+    step: Step,
+    prompts: Sequence[Prompt],
+    prefixes: Sequence[tuple[int, Sequence[int], int]],
+    count: int,
+) -> list[float]:
+    """The gaps of no more prefixes than slots; a slot that is through repeats its last token."""
     gaps = []
-    for prompt, tokens, candidate in prefixes:
+    for slot, (prompt, tokens, candidate) in enumerate(prefixes):
         if len(prompts[prompt]) + len(tokens) > engine.capacity_tokens:
             raise BadParameter(
                 f"prefix of {len(tokens)} tokens exceeds the cache", cure="shorten the prefix"
             )
-        engine.attention.cache.admit(0)
-        logits_V = engine.prefill_logits(0, prompts[prompt])
-        for offset, token in enumerate(tokens):
-            engine.tokens_B[0] = token
-            engine.positions_B[0] = len(prompts[prompt]) + offset
-            engine.step(1)
-            logits_V = engine.logits_BV[0]
-        scores = logits_V.float()
-        gaps.append(float(scores.max() - scores[candidate]))
-    return tuple(gaps)
+        engine.attention.cache.admit(slot)
+        gaps.append(_gap(engine.prefill_logits(slot, prompts[prompt]), candidate))
+    idle = [0] * (count - len(prefixes))
+    for offset in range(max((len(tokens) for _, tokens, _ in prefixes), default=0)):
+        at = [max(0, min(offset, len(tokens) - 1)) for _, tokens, _ in prefixes]
+        forced = [
+            tokens[one] if tokens else 0 for one, (_, tokens, _) in zip(at, prefixes, strict=True)
+        ]
+        places = [
+            len(prompts[prompt]) + one for one, (prompt, _, _) in zip(at, prefixes, strict=True)
+        ]
+        engine.tokens_B[:count] = torch.tensor([*forced, *idle])
+        engine.positions_B[:count] = torch.tensor([*places, *idle])
+        step()
+        for slot, (_, tokens, candidate) in enumerate(prefixes):
+            if len(tokens) == offset + 1:
+                gaps[slot] = _gap(engine.logits_BV[slot], candidate)
+    return gaps
+
+
+def _gap(logits_V: Tensor, candidate: int) -> float:
+    scores = logits_V.float()
+    return float(scores.max() - scores[candidate])
 
 
 def step_digests(

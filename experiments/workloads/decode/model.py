@@ -46,6 +46,9 @@ class StoredMatrix(Protocol):
     def linear(self, x_NC: Tensor) -> Tensor:
         """``x @ matrix.T``, ``[N, E]``."""
 
+    def dequantise(self, dtype: torch.dtype) -> Tensor:
+        """The matrix ``[E, C]`` written out."""
+
 
 Matrix = Tensor | StoredMatrix
 

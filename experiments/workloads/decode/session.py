@@ -14,6 +14,7 @@ from experiments.tasks import Measurement, Outputs
 from experiments.values import TOKENS, Scalar
 from experiments.workloads.base import unpaced
 from experiments.workloads.decode import arrivals, floor, generation, measuring
+from experiments.workloads.decode.answers import Answers
 from experiments.workloads.decode.building import build_engine, engine_for_prompts
 from experiments.workloads.decode.folder import model_config
 from experiments.workloads.decode.loaded import loaded_fact
@@ -23,7 +24,6 @@ from experiments.workloads.decode.prompts import digest, prompt_set
 from experiments.workloads.decode.quality import CPU_TOKENS, CUDA_TOKENS, held_out_nll
 from experiments.workloads.decode.sites import UNWATCHED
 from levers.base import Site
-from levers.errors import BadParameter
 
 PREFILLS_A_TURN = 3
 """Timed prefills between two turns: the tail of so short a request needs fine turns."""
@@ -36,10 +36,6 @@ EXERCISE_STEPS = 2
 """Steps of each concurrency in the witness pass, at least one of them eager."""
 PROFILED_STEPS = 8
 """Steps of each concurrency in one profiled step of the work, beside those that settle it."""
-DIGEST_STEPS = 4
-"""Steps of each concurrency whose logits are named by digest."""
-PARITY_PROMPTS = 16
-"""Prompts of a token check, unless more are asked for."""
 
 
 class DecodeSession:
@@ -220,64 +216,15 @@ class DecodeSession:
                 sites.watch = UNWATCHED
 
     def outputs(self, arguments: Mapping[str, Any]) -> Outputs:
-        """Greedy streams (``tokens``), logit gaps (``gaps``) or digests of logits (``digests``).
-
-        Args:
-            arguments: ``want``; ``prompts`` (16), how many of the fixed prompts; ``concurrency``
-                (1); ``max_tokens`` (``output_tokens``); ``graph`` (the workload's parameter);
-                for gaps ``prefixes``, a list of ``[prompt, tokens, candidate]``.
+        """What the parity checks compare, see :meth:`.answers.Answers.outputs`.
 
         Raises:
             BadParameter: an unknown ``want``.
         """
-        want = arguments.get("want", "tokens")
-        if want == "gaps":
-            return self._gaps(arguments)
-        if want == "tokens":
-            return self._tokens(arguments)
-        if want == "digests":
-            return self._digests(arguments)
-        raise BadParameter(f"decode has no outputs {want!r}", cure="use tokens, gaps or digests")
-
-    def _gaps(self, arguments: Mapping[str, Any]) -> Outputs:
-        prefixes = [(int(p), list(t), int(c)) for p, t, c in arguments["prefixes"]]
-        prompts = self._prompts.fixed(max((p for p, _, _ in prefixes), default=0) + 1)
-        gaps = generation.logit_gaps(self._engine, prompts, prefixes)
-        return Outputs(gaps=gaps, inputs_digest=digest(prompts))
-
-    def _tokens(self, arguments: Mapping[str, Any]) -> Outputs:
-        prompts = self._prompts.fixed(int(arguments.get("prompts", PARITY_PROMPTS)))
-        count = min(int(arguments.get("concurrency", 1)), self._engine.slots, len(prompts))
-        limit = min(int(arguments.get("max_tokens", self._output_tokens)), self._output_tokens)
-        streams = generation.greedy_streams(
-            self._engine, self._step(count, _captured(arguments)), prompts, count, limit
+        answers = Answers(
+            self._engine, self._prompts, self._counts, self._output_tokens, self._step
         )
-        return Outputs(streams=streams, inputs_digest=digest(prompts))
-
-    def _digests(self, arguments: Mapping[str, Any]) -> Outputs:
-        """Digests at the concurrency that is asked for, at every one where none is."""
-        asked = arguments.get("concurrency")
-        counts = self._counts if asked is None else (min(int(asked), self._engine.slots),)
-        prompts = self._prompts.fixed(max(counts))
-        steps = min(int(arguments.get("steps", DIGEST_STEPS)), self._output_tokens - 1)
-        digests: dict[str, str] = {}
-        nonfinite: dict[str, int] = {}
-        for count in counts:
-            found, bad = generation.step_digests(
-                self._engine,
-                self._step(count, _captured(arguments)),
-                prompts[:count],
-                steps,
-                f"logits/c{count}",
-            )
-            digests, nonfinite = digests | found, nonfinite | bad
-        return Outputs(digests=digests, nonfinite=nonfinite, inputs_digest=digest(prompts))
-
-
-def _captured(arguments: Mapping[str, Any]) -> bool | None:
-    """Whether a graph is asked for; None leaves it to the workload's parameter."""
-    graph = arguments.get("graph")
-    return None if graph is None else graph in (True, "on", "captured")
+        return answers.outputs(arguments)
 
 
 def open_session(

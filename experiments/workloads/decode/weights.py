@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -66,6 +67,54 @@ class LazyDecoder:
         with torch.inference_mode(False), torch.no_grad():
             weights = put_together(self.config, self._source, self.sites.weights)
         return Decoder(self.config, weights, self.sites)
+
+
+class LoadedDecoder:
+    """A decoder of weights that are in memory, with the interface of :class:`LazyDecoder`."""
+
+    loads = 1
+    digest = ""
+
+    def __init__(self, config: ModelConfig, weights: Weights, sites: DecodeSites) -> None:
+        self.config, self.sites = config, sites
+        self.device, self.dtype = weights.device, weights.dtype
+        self._decoder = Decoder(config, weights, sites)
+
+    def get(self) -> Decoder:
+        """The decoder."""
+        return self._decoder
+
+
+def in_double(weights: Weights) -> Weights:
+    """The very same weights in fp64; a matrix in a form of its own is written out."""
+
+    def of(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.double()
+
+    def matrix(stored: Matrix) -> Tensor:
+        plain = stored if isinstance(stored, Tensor) else stored.dequantise(torch.float32)
+        return plain.double()
+
+    layers = (
+        replace(
+            layer,
+            input_norm_C=layer.input_norm_C.double(),
+            qkv_EC=matrix(layer.qkv_EC),
+            q_norm_D=of(layer.q_norm_D),
+            k_norm_D=of(layer.k_norm_D),
+            o_CE=matrix(layer.o_CE),
+            post_norm_C=layer.post_norm_C.double(),
+            gate_up_JC=matrix(layer.gate_up_JC),
+            down_CI=matrix(layer.down_CI),
+        )
+        for layer in weights.layers
+    )
+    return Weights(
+        weights.embed_VC.double(),
+        tuple(layers),
+        weights.final_norm_C.double(),
+        matrix(weights.head_VC),
+    )
 
 
 def put_together(config: ModelConfig, source: Source, keep: Keep) -> Weights:

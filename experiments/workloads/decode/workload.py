@@ -50,6 +50,7 @@ class DecodeWorkload:
     summary = "greedy decode of a Qwen3 / Llama model: tok/s per concurrency, TTFT, ITL, memory"
     opener = "experiments.workloads.decode.opening:open_implementation"
     oracles = ORACLES
+    decodes_in_double = True
     checks = (
         "op",
         "determinism",

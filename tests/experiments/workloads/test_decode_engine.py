@@ -135,13 +135,22 @@ def test_a_reused_slot_gets_other_pages_and_no_page_twice() -> None:
     assert len(before) == cache.pages_per_slot
 
 
-def test_the_gap_of_the_references_own_choice_is_zero_and_of_another_is_positive() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_gap_of_the_references_own_choice_is_zero_and_of_another_is_positive(
+    count: int,
+) -> None:
     found = engine()
     tokens = greedy_by_prefill(engine(), PROMPTS[1], 5)
     other = (tokens[3] + 1) % CONFIG.vocab_size
-    prefixes = [(1, tokens[:3], tokens[3]), (1, tokens[:3], other), (0, (), 8)]
-    own, wrong, first = logit_gaps(found, PROMPTS, prefixes)
-    assert own == 0.0
+    prefixes = [
+        (1, tokens[:3], tokens[3]),
+        (0, (), 8),
+        (1, tokens[:3], other),
+        (1, tokens[:1], tokens[1]),
+    ]
+    found.plan(count)
+    own, first, wrong, early = logit_gaps(found, found.eager(count), PROMPTS, prefixes, count)
+    assert own == early == 0.0
     assert wrong > 0.0
     scores = engine().prefill_logits(0, PROMPTS[0])
     assert first == pytest.approx(float(scores.max() - scores[8]), rel=1e-4, abs=1e-5)
@@ -149,7 +158,7 @@ def test_the_gap_of_the_references_own_choice_is_zero_and_of_another_is_positive
 
 def test_a_prefix_longer_than_the_cache_is_refused() -> None:
     with pytest.raises(BadParameter, match="exceeds the cache"):
-        logit_gaps(engine(), PROMPTS, [(0, [1] * CAPACITY, 2)])
+        logit_gaps(engine(), list, PROMPTS, [(0, [1] * CAPACITY, 2)], 1)
 
 
 def test_digests_name_each_step_and_see_a_non_finite_value() -> None:

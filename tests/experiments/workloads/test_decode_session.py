@@ -163,7 +163,7 @@ def test_digests_cover_every_concurrency_and_repeat_themselves() -> None:
 
 
 def test_an_unknown_output_is_refused() -> None:
-    with pytest.raises(BadParameter, match="tokens, gaps or digests"):
+    with pytest.raises(BadParameter, match="tokens, truth, gaps or digests"):
         session().outputs({"want": "gradients"})
 
 
