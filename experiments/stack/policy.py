@@ -11,7 +11,11 @@ from levers.policy import GatingPolicy, ParityClass, Tolerance
 
 
 def policy_of(declared: Sequence[Lever], facts: RunFacts) -> GatingPolicy:
-    """The bar of the levers together: no stronger than the weakest claim among them."""
+    """The bar of the levers together: no stronger than the weakest claim among them.
+
+    Of near-ties they may have what the one of them may that is allowed most, in whatever order they
+    are named.
+    """
     found = [lever.policy(facts) for lever in declared]
     claimed = demanded = ParityClass.BYTE_EXACT
     for policy in found:
@@ -22,6 +26,8 @@ def policy_of(declared: Sequence[Lever], facts: RunFacts) -> GatingPolicy:
         claims=claimed,
         demands=demanded,
         strict_tokens=any(policy.strict_tokens for policy in found),
+        near_tie_share=max(policy.near_tie_share for policy in found),
+        near_tie_gap_nat=max(policy.near_tie_gap_nat for policy in found),
         tolerance=wider(tuple(one for one in tolerances if one is not None)),
     )
 
