@@ -1,7 +1,7 @@
 """How often greedy streams part from the reference's, and how often each arm leaves those of fp64.
 
-    python -m benchmarks.token_truth [--model shipped] [--levers fused_block=early]
-        [--levers qk_norm_rope=on] [--beside cuda_graph=on] [--prompts 184] [--concurrency 32]
+    python -m benchmarks.token_truth --levers fused_block=early [--levers qk_norm_rope=on]
+        [--model shipped] [--beside cuda_graph=on] [--prompts 184] [--concurrency 32]
         [--alone 32] [--set KEY=VALUE] [--device cuda:0] [--out FILE]
 
 One process, all sets of levers one after the other: what the token check of ``levergate ab`` counts
@@ -30,6 +30,7 @@ from experiments.workloads.decode.session import DecodeSession, open_session
 from experiments.workloads.decode.workload import DECODE
 from levers import catalog
 from levers.base import engaged
+from levers.errors import LevergateError
 
 
 @contextlib.contextmanager
@@ -68,7 +69,7 @@ def row(levers: str, ref: Sequence[Outputs], cand: Sequence[Outputs], truth: Out
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="shipped")
-    parser.add_argument("--levers", action="append", default=[], metavar="A=ON,B=ON")
+    parser.add_argument("--levers", action="append", required=True, metavar="A=ON,B=ON")
     parser.add_argument("--beside", default="none", metavar="A=ON,B=ON", help="on in both arms")
     parser.add_argument("--prompts", type=int, default=184)
     parser.add_argument("--concurrency", type=int, default=32)
@@ -115,4 +116,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except LevergateError as error:
+        sys.exit(f"token_truth: {error}")
