@@ -149,13 +149,9 @@ def run(
     results = {}
     for model, seen in parts.items():
         compared = merge([one for _, one in seen])
-        try:
-            truth, why = _truth(bench, arms, [mode for mode, _ in seen], compared), ""
-        except ProcessFailed as error:  # of a model that does not fit in fp64: the share decides
-            truth, why = None, f"fp64 says nothing: {error.failures[0].message}"
-        found = judge(name, compared, bench.spec.policy, strict=bench.strict, truth=truth)
-        detail = "; ".join(filter(None, (found.detail, why)))
-        results[model] = found.model_copy(update={"detail": detail})
+        with _named(seen[-1][0]):
+            truth = _truth(bench, arms, [mode for mode, _ in seen], compared)
+        results[model] = judge(name, compared, bench.spec.policy, strict=bench.strict, truth=truth)
     return judged(name, results)
 
 
