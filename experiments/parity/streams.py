@@ -126,6 +126,29 @@ def first_divergence(mode: str, ref: Stream, cand: Stream) -> Choice | None:
     return None
 
 
+def later(mode: str, ref: Outputs, cand: Outputs) -> list[Choice]:
+    """Of each answer that parted a token half way to its end, and its last one, on its own tokens.
+
+    What goes on about another text is still the answer of the same weights: the reference, forced
+    through it, must find each of these tokens a choice of its own or a near-tie.
+    """
+    others = {stream.prompt: stream for stream in cand.streams}
+    found = []
+    for stream in ref.streams:
+        other = others.get(stream.prompt)
+        parted = None if other is None else first_divergence(mode, stream, other)
+        if other is None or parted is None:
+            continue
+        last = len(other.tokens) - 1
+        asked = sorted({(parted.position + 1 + last) // 2, last} - {parted.position})
+        found += [
+            Choice(mode, stream.prompt, at, other.tokens[:at], other.tokens[at])
+            for at in asked
+            if at > parted.position
+        ]
+    return found
+
+
 def _ended(ref: Stream, cand: Stream | None) -> str:
     """How an answer with the same tokens ends otherwise than the reference's; empty if it does not.
 

@@ -29,7 +29,7 @@ from typing import Literal
 
 from experiments.parity.bench import Arms, Bench, ProcessFailed
 from experiments.parity.results import empty, failed, not_run, reference_fault
-from experiments.parity.streams import Compared, apart, compare, merge
+from experiments.parity.streams import Choice, Compared, apart, compare, later, merge
 from experiments.parity.token_modes import NO_LOADS, Mode, modes, modes_of, repeated
 from experiments.parity.token_truth import WANT, FromTruth, of_pairs
 from experiments.parity.tokens_judge import asks_truth, judge, judged, wide
@@ -158,7 +158,7 @@ def run(
 def _truth(bench: Bench, arms: Arms, seen: Sequence[Mode], compared: Compared) -> FromTruth | None:
     """How often each arm leaves fp64's streams, where that is asked and the workload has them.
 
-    They are decoded under load, where they are whole; at that precision it makes no difference.
+    Under load, where streams are whole, and each prompt once.
     """
     there = isinstance(bench.workload, DecodesInDouble)
     if not there or not asks_truth(compared, bench.spec.policy, strict=bench.strict):
@@ -166,8 +166,11 @@ def _truth(bench: Bench, arms: Arms, seen: Sequence[Mode], compared: Compared) -
     loaded = max(seen, key=lambda mode: int(mode.arguments["concurrency"]))
     asked = {**loaded.arguments, "want": WANT}
     truth = bench.outputs("ref", loaded.on(arms).ref, asked, parameters=loaded.parameters)
-    pairs = [(_ask(bench, "ref", arms, mode), _ask(bench, "cand", arms, mode)) for mode in seen]
-    return of_pairs(pairs, truth)
+    ref, cand = _ask(bench, "ref", arms, loaded), _ask(bench, "cand", arms, loaded)
+    found = of_pairs([(ref, cand)], truth)
+    if not found.tells or found.further:
+        return found
+    return replace(found, later=_asked(bench, arms, loaded, later(loaded.name, ref, cand)))
 
 
 def _mode(bench: Bench, arms: Arms, mode: Mode, name: str) -> Compared | CheckResult:
@@ -286,13 +289,17 @@ def _fault(
 
 def _with_gaps(bench: Bench, arms: Arms, mode: Mode, compared: Compared) -> Compared:
     """Teacher-force the reference up to each token in question and note its gaps."""
-    asked = (*compared.divergences, *compared.endings)
+    known = _asked(bench, arms, mode, (*compared.divergences, *compared.endings))
+    count = len(compared.divergences)
+    return replace(compared, divergences=known[:count], endings=known[count:])
+
+
+def _asked(bench: Bench, arms: Arms, mode: Mode, asked: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices with the reference's gap at each."""
     if not asked:
-        return compared
+        return ()
     prefixes = [[one.prompt, list(one.prefix), one.token] for one in asked]
     wanted = {**mode.arguments, "want": "gaps", "prefixes": prefixes}
     levers = mode.on(arms).ref
     gaps = bench.outputs("ref", levers, wanted, parameters=mode.parameters).gaps
-    known = tuple(replace(one, gap_nat=gap) for one, gap in zip(asked, gaps, strict=True))
-    count = len(compared.divergences)
-    return replace(compared, divergences=known[:count], endings=known[count:])
+    return tuple(replace(one, gap_nat=gap) for one, gap in zip(asked, gaps, strict=True))

@@ -150,10 +150,13 @@ def _wrong(
         return f"{compared.total - parted} of {compared.total} streams equal, all must be", ""
     if parting := wide(compared.divergences, policy):
         return f"{len(parting)} streams leave the reference's by more than a near-tie", ""
-    if parted > allowed and truth is None:
+    if parted > allowed and (truth is None or not truth.tells):
         return f"{parted} near-ties where {allowed} are allowed", ""
     if truth is not None and truth.further:
         return f"{parted} near-ties, and {truth.describe()}", ""
+    if truth is not None and (far := wide(truth.later, policy)):
+        said = f"{len(far)} tokens behind near-ties are none that the reference would choose there"
+        return said, max(far, key=lambda one: one.gap).describe()
     if stops := wide(compared.endings, policy):
         first = max(stops, key=lambda one: one.gap)
         said = f"{len(stops)} answers stop where the reference, on the same tokens, would go on"

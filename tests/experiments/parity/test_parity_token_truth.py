@@ -34,7 +34,7 @@ from levers.policy import ParityClass
 from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec, streams
 
 TOKENS = 12
-MANY = 64
+MANY = 160
 
 
 @dataclass
@@ -51,7 +51,13 @@ def parting(count: int, token: int) -> tuple[Stream, ...]:
 
 
 def bench(
-    ref: int, cand: int, *, gap: float = 0.2, there: bool = True, **policy: object
+    ref: int,
+    cand: int,
+    *,
+    gap: float = 0.2,
+    later_gap: float = 0.2,
+    there: bool = True,
+    **policy: object,
 ) -> tuple[Bench, list[str]]:
     """Arms of which so many streams leave truth's, each at a token of its own."""
     asked: list[str] = []
@@ -60,7 +66,8 @@ def bench(
         want = str(task.arguments.get("want"))
         asked.append(want)
         if want == "gaps":
-            return Outputs(gaps=tuple(gap for _ in task.arguments["prefixes"]))
+            lengths = [len(tokens) for _, tokens, _ in task.arguments["prefixes"]]
+            return Outputs(gaps=tuple(gap if one == 2 else later_gap for one in lengths))
         answers = {"cand": parting(cand, 9)}.get(task.arm, parting(ref, 8))
         found = parting(0, 0) if want == WANT else answers
         some = int(task.arguments.get("prompts", MANY))
@@ -72,38 +79,54 @@ def bench(
 
 
 def test_arms_that_leave_fp64_as_often_as_each_other_are_lossless_however_often_they_part() -> None:
-    of, asked = bench(24, 24)
+    of, asked = bench(44, 44)
     found = tokens.check(of)
     assert (found.status, found.strongest) == ("passed", ParityClass.LOSSLESS)
     assert asked.count(WANT) == 1
-    assert found.figures["near_ties"] == 24
-    assert found.figures["truth_left_by_reference"] == 24
-    assert found.figures["truth_left_by_candidate"] == 24
-    assert "left 24 times by the candidate, 24 by the reference: 1 times" in found.detail
+    assert found.figures["near_ties"] == 44
+    assert found.figures["truth_left_by_reference"] == 44
+    assert found.figures["truth_left_by_candidate"] == 44
+    assert "left 44 times by the candidate, 44 by the reference: 1 times" in found.detail
 
 
 def test_a_candidate_that_leaves_fp64_more_often_fails_and_both_counts_are_named() -> None:
-    found = tokens.check(bench(12, 40)[0])
-    assert (found.status, found.passed, found.total) == ("failed", 24, 64)
-    assert "40 near-ties, and fp64's streams are left 40 times by the candidate, 12" in found.worst
+    found = tokens.check(bench(40, 120)[0])
+    assert (found.status, found.passed, found.total) == ("failed", 40, 160)
+    assert (
+        "120 near-ties, and fp64's streams are left 120 times by the candidate, 40" in found.worst
+    )
+
+
+def test_too_few_departures_of_the_reference_tell_nothing_and_the_share_decides() -> None:
+    found = tokens.check(bench(12, 12)[0])
+    assert (found.status, found.worst) == ("failed", "12 near-ties where 1 are allowed")
+
+
+def test_what_comes_behind_a_near_tie_is_asked_of_the_reference_too() -> None:
+    found = tokens.check(bench(44, 44, later_gap=4.0)[0])
+    assert found.status == "failed"
+    assert found.worst == (
+        "88 tokens behind near-ties are none that the reference would choose there"
+    )
+    assert "gap 4 nat" in found.where
 
 
 def test_a_better_candidate_passes_though_most_of_its_streams_part() -> None:
-    assert tokens.check(bench(50, 4)[0]).status == "passed"
+    assert tokens.check(bench(120, 40)[0]).status == "passed"
 
 
 @pytest.mark.parametrize(
     ("change", "worst"),
     [
-        ({"there": False}, "24 near-ties where 0 are allowed"),
-        ({"gap": 0.7}, "24 streams leave the reference's by more than a near-tie"),
-        ({"strict_tokens": True}, "40 of 64 streams equal, all must be"),
+        ({"there": False}, "44 near-ties where 1 are allowed"),
+        ({"gap": 0.7}, "44 streams leave the reference's by more than a near-tie"),
+        ({"strict_tokens": True}, "116 of 160 streams equal, all must be"),
     ],
 )
 def test_fp64_excuses_nothing_but_the_number_of_near_ties(
     change: Mapping[str, object], worst: str
 ) -> None:
-    of, asked = bench(24, 24, **change)  # type: ignore[arg-type]
+    of, asked = bench(44, 44, **change)  # type: ignore[arg-type]
     found = tokens.check(of)
     assert (found.status, found.worst) == ("failed", worst)
     assert WANT not in asked
@@ -125,7 +148,7 @@ def test_departures_end_where_a_stream_leaves_and_cut_answers_are_compared_as_fa
 
 
 def test_a_rate_at_the_bound_is_seldom_refused_and_twice_the_rate_is_found() -> None:
-    """Streams of 368 as on an H200: 40 % leave in 60 tokens."""
+    """Twice the 184 streams of an H200: 49 % leave in 60 tokens."""
     draw = np.random.default_rng(5)
 
     def refused(times: float) -> float:
