@@ -9,9 +9,9 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-NOT_KEPT = ("arms", "work", "mlruns", "mlartifacts")
-"""Folders of a home that do not travel: the arms' compile caches, files of processes that ran. The
-oracles' caches do, so that another machine of the kind need not compile them anew."""
+NOT_KEPT = ("arms", "work", "mlruns", "mlartifacts", "streams", "oracles")
+"""Folders of a home that do not travel: compile caches (15 MB packed for one model's oracle), files
+of processes that ran, and decoded streams."""
 
 
 def archive(path: Path, kept: Sequence[Path], root: Path) -> None:

@@ -6,8 +6,9 @@
 
 One process, all sets of levers one after the other: what the token check of ``levergate ab`` counts
 in processes of its own, without its verdict. For each set the streams that part from the
-reference's, alone and under load, the departures of both arms from fp64's streams, and the ratio of
-their rates with the chance of so many at the bound. Levers named with ``--beside`` are on in both.
+reference's, alone and under load, the departures of both arms from fp64's streams under load, each
+prompt once, and the ratio of their rates with the chance of so many at the bound (no ratio where
+the reference never leaves them). Levers named with ``--beside`` are on in both.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from benchmarks.decode_steps import settings
 from experiments.environment import find_device
 from experiments.parity.streams import apart
-from experiments.parity.token_truth import WANT, of_pairs
+from experiments.parity.token_truth import WANT, of_arms
 from experiments.tasks import Outputs
 from experiments.workloads.decode.session import DecodeSession, open_session
 from experiments.workloads.decode.workload import DECODE
@@ -55,13 +56,13 @@ def modes(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def row(levers: str, ref: Sequence[Outputs], cand: Sequence[Outputs], truth: Outputs) -> Any:
     """The counts of one set of levers."""
-    found = of_pairs(list(zip(ref, cand, strict=True)), truth)
+    found = of_arms(ref[-1], cand[-1], truth)
     return {
         "levers": levers,
         "streams": sum(len(one.streams) for one in ref),
         "parted": [len(apart(one, other)) for one, other in zip(ref, cand, strict=True)],
         **found.figures(),
-        "ratio": found.ratio,
+        "ratio": found.ratio if found.ref.parted else None,
         "p_further": found.p_further,
     }
 
@@ -71,13 +72,31 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="shipped")
     parser.add_argument("--levers", action="append", required=True, metavar="A=ON,B=ON")
     parser.add_argument("--beside", default="none", metavar="A=ON,B=ON", help="on in both arms")
-    parser.add_argument("--prompts", type=int, default=184)
-    parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--alone", type=int, default=32, help="tokens of a stream alone")
+    parser.add_argument("--prompts", type=natural, default=184)
+    parser.add_argument("--concurrency", type=natural, default=32)
+    parser.add_argument("--alone", type=natural, default=32, help="tokens of a stream alone")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    if bad := [one for one in asked.set if "=" not in one]:
+        parser.error(f"--set {bad[0]}: write a name and a value, as in --set prompt_tokens=512")
+    if asked.out and not asked.out.parent.is_dir():
+        parser.error(
+            f"--out {asked.out}: the folder {asked.out.parent} is not there; make it first"
+        )
+    return asked
+
+
+def natural(text: str) -> int:
+    """A number of 1 or more.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -105,9 +124,9 @@ def main(arguments: Sequence[str]) -> None:
         found = row(levers, ref, cand, truth)
         rows.append(found)
         left = f"{found['truth_left_by_reference']}, {found['truth_left_by_candidate']}"
+        ratio = "-" if found["ratio"] is None else f"{found['ratio']:.2f}"
         print(
-            f"{levers:32}{found['parted']!s:>14}{left:>24}{found['ratio']:8.2f}"
-            f"{found['p_further']:8.2g}",
+            f"{levers:32}{found['parted']!s:>14}{left:>24}{ratio:>8}{found['p_further']:8.2g}",
             flush=True,
         )
         if asked.out:

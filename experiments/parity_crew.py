@@ -23,8 +23,11 @@ LIGHT_SHARE = 1 / 20
 operation, or a training curve at reduced depth. One that takes more and fails is run again alone.
 """
 
-WHOLE_WORK = ("digests", "tokens")
+WHOLE_WORK = ("digests", "tokens", "gaps", "truth")
 """What is asked of a session that runs the workload at its full size."""
+
+IN_DOUBLE = 4
+"""Times the bytes of bf16, for what is decoded in fp64."""
 
 
 def crew_of(
@@ -86,6 +89,7 @@ def sizes_of(free_bytes: int, whole_bytes: int) -> Callable[[Task], float]:
 
     def size_of(task: Task) -> float:
         whole = task.kind == "measure" or task.arguments.get("want") in WHOLE_WORK
-        return max(whole_bytes, light) if whole else light
+        times = IN_DOUBLE if task.arguments.get("want") == "truth" else 1
+        return max(times * whole_bytes, light) if whole else light
 
     return size_of

@@ -8,7 +8,7 @@ report all the same, with the reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from experiments.parity import (
@@ -23,8 +23,9 @@ from experiments.parity import (
     stack,
     tokens,
 )
-from experiments.parity.bench import Bench, Execute, ProcessFailed
+from experiments.parity.bench import Ahead, Bench, Execute, ProcessFailed
 from experiments.parity.cache import ParityCache
+from experiments.parity.kept_outputs import KeptOutputs
 from experiments.parity.limits import Limits
 from experiments.parity.results import not_run
 from experiments.parity_records import CheckResult, ParityReport
@@ -78,7 +79,7 @@ def run_battery(
     on_check: Callable[[CheckResult], None],
     device_type: str,
     limits: Limits | None = None,
-    ahead: Callable[[Sequence[Task]], None] | None = None,
+    ahead: Ahead | None = None,
     parts: int = 1,
 ) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
     """Run the checks and say how far the candidate is from the reference.
@@ -92,17 +93,17 @@ def run_battery(
         on_check: told of each result as it comes.
         device_type: ``cpu`` or ``cuda``.
         limits: how much is compared.
-        ahead: told, before the first check, of the processes that the checks will ask for, so that
-            ``execute`` may have them at work.
+        ahead: told, before the first check and as more shows, of the processes that the checks
+            will ask for, so that ``execute`` may have them at work.
         parts: processes that share the op cases.
 
     Returns:
         The report, and the arms that failed (the reference's failure first); after a failure the
         remaining checks did not run.
     """
-    bench = Bench(spec, lever, workload, execute, device_type, limits, parts)
-    if ahead is not None:
-        ahead(_foreseen(bench, cache))
+    kept = None if cache is None else KeptOutputs(cache)
+    bench = Bench(spec, lever, workload, execute, device_type, limits, parts, kept, ahead)
+    bench.soon(_foreseen(bench, cache))
     results: list[CheckResult] = []
     failures: tuple[ArmFailure, ...] = ()
     stopped = ""
@@ -118,15 +119,11 @@ def run_battery(
     return ParityReport(checks=tuple(results), claimed=spec.policy.claims), failures
 
 
-def _foreseen(bench: Bench, cache: ParityCache | None) -> tuple[Task, ...]:
-    """The processes of all checks whose results are not kept, each once."""
-    tasks = {
-        task.content_digest(): task
-        for name, ahead in AHEAD.items()
-        if cache is None or not cache.has(_key(name, bench, cache))
-        for task in ahead(bench)
-    }
-    return tuple(tasks.values())
+def _foreseen(bench: Bench, cache: ParityCache | None) -> Iterator[Task]:
+    """The processes of all checks whose results are not kept."""
+    for name, ahead in AHEAD.items():
+        if cache is None or not cache.has(_key(name, bench, cache)):
+            yield from ahead(bench)
 
 
 def _key(name: str, bench: Bench, cache: ParityCache) -> str:
@@ -152,7 +149,7 @@ def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -
     if kept is not None:
         return kept
     start = time.monotonic()
-    result = check(bench)
+    result = bench.answered.settled(check(bench))
     result = result.model_copy(update={"seconds": time.monotonic() - start})
     trouble = "" if cache is None else cache.put(key, result)
     if trouble:

@@ -6,11 +6,12 @@ whether the reference could do the same work is found out before the candidate i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from experiments.parity.blame import blamed, failure_at, failure_of
+from experiments.parity.kept_outputs import Answered, KeptOutputs
 from experiments.parity.limits import Limits, concurrencies
 from experiments.parity_records import CheckResult
 from experiments.records import ArmFailure
@@ -23,6 +24,9 @@ from levers.policy import ParityClass
 
 Execute: TypeAlias = Callable[[Task], TaskResult]
 """Runs a task in a fresh process (the runner's)."""
+
+Ahead: TypeAlias = Callable[[Sequence[Task]], None]
+"""Is told of tasks that will be asked for, so that ``execute`` may have them at work."""
 
 BYTE_EXACT_REPEATS = 30
 """Runs on equal inputs where byte-exactness is claimed: a known nondeterministic backward differed
@@ -56,7 +60,9 @@ class Arms:
 class Bench:
     """The comparison under test, and the processes that were already run for it.
 
-    ``parts`` is the number of processes that share the op cases.
+    ``parts`` is the number of processes that share the op cases, ``kept`` has streams of earlier
+    comparisons, ``answered`` what is known without another process, and ``ahead`` is told of
+    processes before they are asked for.
     """
 
     def __init__(
@@ -68,13 +74,16 @@ class Bench:
         device_type: str,
         limits: Limits | None = None,
         parts: int = 1,
+        kept: KeptOutputs | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self.spec, self.lever, self.workload = spec, lever, workload
         self.device_type = device_type
         self.limits = limits or Limits.usual(device_type)
         self.parts = parts
+        self.answered = Answered(kept)
+        self._ahead = ahead
         self._execute = execute
-        self._outputs: dict[str, Outputs] = {}
 
     @property
     def alone(self) -> Arms:
@@ -120,8 +129,11 @@ class Bench:
         repeat: int = 0,
         parameters: Mapping[str, Scalar] | None = None,
         seed_step: int = 0,
+        seed: int | None = None,
     ) -> Outputs:
         """An untimed parity pass in a process of its own; asked twice, it is answered from memory.
+
+        Streams that an earlier comparison decoded the same way are found again.
 
         Args:
             arm: whose process it is.
@@ -130,6 +142,7 @@ class Bench:
             repeat: which of several equal processes.
             parameters: the workload's parameters, where they differ from the comparison's.
             seed_step: added to the comparison's seed, for fresh inputs.
+            seed: in place of the comparison's.
 
         Raises:
             ProcessFailed: the process failed.
@@ -142,14 +155,22 @@ class Bench:
             repeat=repeat,
             parameters=parameters,
             seed_step=seed_step,
+            seed=seed,
         )
-        key = task.content_digest()
-        if key not in self._outputs:
-            outputs = self.run(task).outputs
-            if outputs is None:
-                raise ProcessFailed((failure_at(task, "crashed", "it left no outputs"),))
-            self._outputs[key] = outputs
-        return self._outputs[key]
+        known = self.answered.get(task)
+        if known is not None:
+            return known
+        outputs = self.run(task).outputs
+        if outputs is None:
+            raise ProcessFailed((failure_at(task, "crashed", "it left no outputs"),))
+        self.answered.put(task, outputs)
+        return outputs
+
+    def soon(self, tasks: Iterable[Task]) -> None:
+        """Have those that are not answered yet at work, each once: they will be asked for."""
+        if self._ahead is not None:
+            unknown = {one.content_digest(): one for one in tasks if not self.answered.has(one)}
+            self._ahead(tuple(unknown.values()))
 
     def probe_task(self, kind: TaskKind, arguments: Mapping[str, Any]) -> Task:
         """The task of :meth:`probe` with the same arguments."""
@@ -265,6 +286,7 @@ class Bench:
         repeat: int = 0,
         parameters: Mapping[str, Scalar] | None = None,
         seed_step: int = 0,
+        seed: int | None = None,
     ) -> Task:
         """The task of :meth:`outputs` (or of another kind) with the same arguments."""
         spec = self.spec
@@ -275,7 +297,7 @@ class Bench:
             workload=spec.workload,
             parameters=spec.parameters if parameters is None else parameters,
             device=spec.device,
-            seed=spec.seed + seed_step,
+            seed=(spec.seed if seed is None else seed) + seed_step,
             levers=levers,
             subject=self._setting(spec.cand) if named else None,
             pair=repeat,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class ParityCache:
             stack: device kind, versions, variables and plugged-in code that the results are bound
                 to, as one line.
         """
-        self._folder = folder
+        self.folder = folder
         self._stack = stack
         self._watch = CodeWatch.of(code_files(ROOT))
         self._code = code_digest(ROOT)
@@ -77,6 +78,14 @@ class ParityCache:
         parts = [check, asked.model_dump_json(), extra, self._stack, self._code, *sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
+    def bound(self, levers: Sequence[str]) -> tuple[str, ...] | None:
+        """What a process with these levers on depends on beside its task, as digests and texts.
+
+        None where the source of one cannot be found: nothing of it may be kept.
+        """
+        sources = [self._source(name) for name in levers]
+        return (self._stack, self._code, *sources) if all(sources) else None
+
     def _source(self, lever: str) -> str:
         """The digest of a lever's source, which may be a plug-in's; read once.
 
@@ -92,7 +101,7 @@ class ParityCache:
             self._sources[lever] = digest
         return self._sources[lever]
 
-    def _edited(self) -> bool:
+    def edited(self) -> bool:
         """Whether the code is no longer that of the keys, so that the result may be of either."""
         try:
             self._watch.look()
@@ -102,12 +111,12 @@ class ParityCache:
 
     def has(self, key: str) -> bool:
         """Whether a result is kept under this key."""
-        return (self._folder / f"{key}.json").is_file()
+        return (self.folder / f"{key}.json").is_file()
 
     def get(self, key: str) -> CheckResult | None:
         """A kept result, marked as cached; None where there is none or it cannot be read."""
         try:
-            text = (self._folder / f"{key}.json").read_text()
+            text = (self.folder / f"{key}.json").read_text()
             kept = CheckResult.model_validate_json(text)
         except (OSError, ValidationError):
             return None
@@ -117,13 +126,13 @@ class ParityCache:
         """Keep a passed result; returns why it could not be kept, or nothing."""
         if result.status != "passed":
             return ""
-        if self._edited():
+        if self.edited():
             return "not kept in the cache: the code has changed since it was asked for"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as file:
                 file.write(result.model_dump_json())
-            Path(file.name).replace(self._folder / f"{key}.json")
+            Path(file.name).replace(self.folder / f"{key}.json")
         except OSError as error:
             return f"not kept in the cache: {error.strerror}"
         return ""

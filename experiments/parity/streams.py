@@ -70,6 +70,11 @@ class Compared:
     reference_apart: int
     digest: str
 
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The tokens of which the reference is asked: divergences, then stops behind them."""
+        return (*self.divergences, *self.endings)
+
 
 def compare(mode: str, ref: Outputs, again: Outputs, cand: Outputs) -> Compared:
     """Stream by stream: first divergences, and answers that end elsewhere."""
@@ -140,10 +145,9 @@ def later(mode: str, ref: Outputs, cand: Outputs) -> list[Choice]:
         if other is None or parted is None:
             continue
         last = len(other.tokens) - 1
-        asked = sorted({(parted.position + 1 + last) // 2, last} - {parted.position})
         found += [
             Choice(mode, stream.prompt, at, other.tokens[:at], other.tokens[at])
-            for at in asked
+            for at in sorted({(parted.position + 1 + last) // 2, last})
             if at > parted.position
         ]
     return found

@@ -17,7 +17,7 @@ bound that single rows have (exact conditional test of two Poisson rates, Przybo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scipy.special import bdtrc
@@ -51,9 +51,6 @@ class Departures:
 
     parted: int = 0
     tokens: int = 0
-
-    def __add__(self, other: Departures) -> Departures:
-        return Departures(self.parted + other.parted, self.tokens + other.tokens)
 
     @property
     def rate(self) -> float:
@@ -118,8 +115,8 @@ class FromTruth:
 def departures(arm: Outputs, truth: Outputs) -> Departures:
     """Where each stream of an arm leaves truth's, as far as both go."""
     streams = {one.prompt: one for one in truth.streams}
-    found = (_departure(stream, streams[stream.prompt]) for stream in arm.streams)
-    return _sum(found)
+    found = [_departure(stream, streams[stream.prompt]) for stream in arm.streams]
+    return Departures(sum(one.parted for one in found), sum(one.tokens for one in found))
 
 
 def _departure(stream: Stream, truth: Stream) -> Departures:
@@ -129,13 +126,6 @@ def _departure(stream: Stream, truth: Stream) -> Departures:
     return Departures(1, parted.position + 1)
 
 
-def _sum(found: Iterable[Departures]) -> Departures:
-    return sum(found, Departures())
-
-
-def of_pairs(pairs: Sequence[tuple[Outputs, Outputs]], truth: Outputs) -> FromTruth:
-    """The departures of all modes together; ``pairs`` are reference and candidate of each."""
-    return FromTruth(
-        _sum(departures(ref, truth) for ref, _ in pairs),
-        _sum(departures(cand, truth) for _, cand in pairs),
-    )
+def of_arms(ref: Outputs, cand: Outputs, truth: Outputs) -> FromTruth:
+    """The departures of both arms, whose streams and truth's are of the same prompts."""
+    return FromTruth(departures(ref, truth), departures(cand, truth))

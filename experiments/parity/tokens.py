@@ -23,30 +23,34 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from experiments.parity.bench import Arms, Bench, ProcessFailed
-from experiments.parity.results import empty, failed, not_run, reference_fault
-from experiments.parity.streams import Choice, Compared, apart, compare, later, merge
-from experiments.parity.token_modes import NO_LOADS, Mode, modes, modes_of, repeated
-from experiments.parity.token_truth import WANT, FromTruth, of_pairs
-from experiments.parity.tokens_judge import asks_truth, judge, judged, wide
+from experiments.parity.results import empty, not_run
+from experiments.parity.streams import Choice, Compared, compare, later, merge
+from experiments.parity.token_asking import (
+    ask,
+    fault_of,
+    forced,
+    gaps,
+    in_double,
+    task_of,
+    with_gaps,
+)
+from experiments.parity.token_modes import NO_LOADS, Mode, modes, repeated
+from experiments.parity.token_truth import FromTruth, of_arms
+from experiments.parity.tokens_judge import asks_truth, judge, judged, may_ask_truth
 from experiments.parity_records import CheckResult
 from experiments.spec import TokenModel
-from experiments.tasks import Outputs, Task
+from experiments.tasks import Task
 from experiments.workloads.base import DecodesInDouble
-from levers.policy import ParityClass
 
 NAME = "tokens"
 RANDOM_MODEL = "random-"
 
 OF_CONCURRENCY = re.compile(r"/c(\d+)$")
 """The end of an axis that belongs to one concurrency."""
-
-FAR_PROMPTS = 16
-"""Streams that are looked at for a choice that the reference finds far less likely."""
 
 
 def check(bench: Bench) -> CheckResult:
@@ -103,9 +107,9 @@ def tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
         task
         for mode in modes(bench)
         for task in (
-            _token_task(bench, "ref", arms, mode),
-            _token_task(bench, "ref", arms, repeated(bench, mode), repeat=1),
-            _token_task(bench, "cand", arms, mode),
+            task_of(bench, "ref", arms, mode),
+            task_of(bench, "ref", arms, repeated(bench, mode), repeat=1),
+            task_of(bench, "cand", arms, mode),
         )
     )
 
@@ -146,13 +150,46 @@ def run(
         if isinstance(found, CheckResult):
             return found
         parts.setdefault(mode.model, []).append((mode, found))
+    bench.soon(task for seen in parts.values() for task in _questions(bench, arms, seen))
     results = {}
     for model, seen in parts.items():
-        compared = merge([one for _, one in seen])
+        answered = []
+        for mode, compared in seen:
+            with _named(mode):
+                answered.append(with_gaps(bench, arms, mode, compared))
+        whole = merge(answered)
         with _named(seen[-1][0]):
-            truth = _truth(bench, arms, [mode for mode, _ in seen], compared)
-        results[model] = judge(name, compared, bench.spec.policy, strict=bench.strict, truth=truth)
+            truth = _truth(bench, arms, [mode for mode, _ in seen], whole)
+        results[model] = judge(name, whole, bench.spec.policy, strict=bench.strict, truth=truth)
     return judged(name, results)
+
+
+def _questions(bench: Bench, arms: Arms, seen: Sequence[tuple[Mode, Compared]]) -> Iterator[Task]:
+    """What is left to ask about one model's streams, as far as they show it by themselves."""
+    for mode, compared in seen:
+        if compared.choices:
+            yield task_of(bench, "ref", arms, forced(mode, compared.choices))
+    whole = merge([compared for _, compared in seen])
+    if _has_truth(bench) and may_ask_truth(whole, bench.spec.policy, strict=bench.strict):
+        loaded = _loaded(mode for mode, _ in seen)
+        yield task_of(bench, "ref", arms, in_double(loaded))
+        if asked := _later(bench, arms, loaded):
+            yield task_of(bench, "ref", arms, forced(loaded, asked))
+
+
+def _has_truth(bench: Bench) -> bool:
+    return isinstance(bench.workload, DecodesInDouble)
+
+
+def _loaded(seen: Iterable[Mode]) -> Mode:
+    """The mode in which streams are whole."""
+    return max(seen, key=lambda mode: int(mode.arguments["concurrency"]))
+
+
+def _later(bench: Bench, arms: Arms, loaded: Mode) -> list[Choice]:
+    """Tokens behind near-ties, of streams that both arms have decoded."""
+    ref, cand = ask(bench, "ref", arms, loaded), ask(bench, "cand", arms, loaded)
+    return later(loaded.name, ref, cand)
 
 
 def _truth(bench: Bench, arms: Arms, seen: Sequence[Mode], compared: Compared) -> FromTruth | None:
@@ -160,26 +197,24 @@ def _truth(bench: Bench, arms: Arms, seen: Sequence[Mode], compared: Compared) -
 
     Under load, where streams are whole, and each prompt once.
     """
-    there = isinstance(bench.workload, DecodesInDouble)
-    if not there or not asks_truth(compared, bench.spec.policy, strict=bench.strict):
+    asked = asks_truth(compared, bench.spec.policy, strict=bench.strict)
+    if not asked or not _has_truth(bench):
         return None
-    loaded = max(seen, key=lambda mode: int(mode.arguments["concurrency"]))
-    asked = {**loaded.arguments, "want": WANT}
-    truth = bench.outputs("ref", loaded.on(arms).ref, asked, parameters=loaded.parameters)
-    ref, cand = _ask(bench, "ref", arms, loaded), _ask(bench, "cand", arms, loaded)
-    found = of_pairs([(ref, cand)], truth)
+    loaded = _loaded(seen)
+    truth = ask(bench, "ref", arms, in_double(loaded))
+    ref, cand = ask(bench, "ref", arms, loaded), ask(bench, "cand", arms, loaded)
+    found = of_arms(ref, cand, truth)
     if not found.tells or found.further:
         return found
-    return replace(found, later=_asked(bench, arms, loaded, later(loaded.name, ref, cand)))
+    return replace(found, later=gaps(bench, arms, loaded, _later(bench, arms, loaded)))
 
 
 def _mode(bench: Bench, arms: Arms, mode: Mode, name: str) -> Compared | CheckResult:
     """The streams of one mode side by side, or what ends the check."""
-    ref = _ask(bench, "ref", arms, mode)
-    again = _ask(bench, "ref", arms, repeated(bench, mode), repeat=1)
-    cand = _ask(bench, "cand", arms, mode)
-    fault = _fault(name, mode, ref, again, cand, bench)
-    return fault or _with_gaps(bench, arms, mode, compare(mode.name, ref, again, cand))
+    ref = ask(bench, "ref", arms, mode)
+    again = ask(bench, "ref", arms, repeated(bench, mode), repeat=1)
+    cand = ask(bench, "cand", arms, mode)
+    return fault_of(name, mode, ref, again, cand, bench) or compare(mode.name, ref, again, cand)
 
 
 @contextlib.contextmanager
@@ -199,107 +234,3 @@ def _named(mode: Mode) -> Iterator[None]:
             for one in error.failures
         )
         raise ProcessFailed(tuple(named)) from error
-
-
-def none_far(bench: Bench, arms: Arms, name: str) -> CheckResult:
-    """Whether no stream leaves the reference's by more than a near-tie: all random weights can say.
-
-    They have near-ties everywhere, so none is counted. Arms that compute something else choose
-    tokens that the reference finds far less likely: of random-0.6b's the most likely stands 2.8 nat
-    above the mean and half of the context lost costs 2.5, while bf16 moves no logit by 0.05.
-
-    Raises:
-        ProcessFailed: a process failed.
-    """
-    mode, policy = _far_mode(bench), bench.spec.policy
-    ref, cand = _ask(bench, "ref", arms, mode), _ask(bench, "cand", arms, mode)
-    fault = _fault(name, mode, ref, ref, cand, bench)
-    if fault is not None:
-        return fault
-    compared = _with_gaps(bench, arms, mode, compare(mode.name, ref, ref, cand))
-    worst = max(compared.divergences, key=lambda one: one.gap, default=None)
-    far = wide(compared.divergences, policy)
-    parted = len(compared.divergences)
-    detail = f"{parted} of {compared.total} streams part on random weights, {len(far)} by more "
-    detail += f"than {policy.near_tie_gap_nat} nat"
-    where = worst.describe() if worst else ""
-    if far or compared.shorter:
-        said = (*compared.shorter, f"{len(far)} streams leave the reference's by more than that")
-        bad = max(1, len(far), len(compared.shorter))
-        counts = (max(0, compared.total - bad), compared.total)
-        return failed(name, said[0], where, counts, detail)
-    return CheckResult(
-        name=name,
-        status="passed",
-        passed=compared.total,
-        total=compared.total,
-        where=where,
-        detail=detail,
-        strongest=ParityClass.LOSSLESS if worst else ParityClass.BYTE_EXACT,
-        digest=compared.digest,
-    )
-
-
-def far_tasks(bench: Bench, arms: Arms) -> tuple[Task, ...]:
-    """The processes that :func:`none_far` will ask for, unless a stream differs."""
-    mode = _far_mode(bench)
-    return _token_task(bench, "ref", arms, mode), _token_task(bench, "cand", arms, mode)
-
-
-def _far_mode(bench: Bench) -> Mode:
-    found = modes_of(bench, bench.spec.parameters)
-    loaded = next((mode for mode in found if mode.name == "loaded"), found[0])
-    few = min(FAR_PROMPTS, bench.limits.prompts)
-    return replace(loaded, arguments={**loaded.arguments, "prompts": few})
-
-
-def _token_task(
-    bench: Bench, arm: Literal["ref", "cand"], arms: Arms, mode: Mode, *, repeat: int = 0
-) -> Task:
-    levers = mode.on(arms).of(arm)
-    return bench.task(
-        "outputs", arm, levers, mode.arguments, repeat=repeat, parameters=mode.parameters
-    )
-
-
-def _ask(
-    bench: Bench, arm: Literal["ref", "cand"], arms: Arms, mode: Mode, *, repeat: int = 0
-) -> Outputs:
-    levers = mode.on(arms).of(arm)
-    return bench.outputs(arm, levers, mode.arguments, repeat=repeat, parameters=mode.parameters)
-
-
-def _fault(
-    name: str, mode: Mode, ref: Outputs, again: Outputs, cand: Outputs, bench: Bench
-) -> CheckResult | None:
-    """What ends the check before streams are compared."""
-    if not any(stream.tokens for stream in ref.streams):
-        return empty(name, f"{mode.name}: the reference produced no token")
-    if ref.inputs_digest != cand.inputs_digest:
-        return empty(name, f"{mode.name}: the processes did not decode the same prompts")
-    differing = apart(ref, again)
-    if differing and bench.demands_bits:
-        total = len(again.streams)
-        what = f"reference not deterministic: {len(differing)} of {total} streams differ"
-        where = f"prompt {differing[0]} ({mode.name})"
-        counts = (total - len(differing), total)
-        return reference_fault(name, "not-deterministic", what, where, counts)
-    return None
-
-
-def _with_gaps(bench: Bench, arms: Arms, mode: Mode, compared: Compared) -> Compared:
-    """Teacher-force the reference up to each token in question and note its gaps."""
-    known = _asked(bench, arms, mode, (*compared.divergences, *compared.endings))
-    count = len(compared.divergences)
-    return replace(compared, divergences=known[:count], endings=known[count:])
-
-
-def _asked(bench: Bench, arms: Arms, mode: Mode, asked: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The choices with the reference's gap at each."""
-    if not asked:
-        return ()
-    prefixes = [[one.prompt, list(one.prefix), one.token] for one in asked]
-    wanted = {**mode.arguments, "want": "gaps", "prefixes": prefixes}
-    levers = mode.on(arms).ref
-    gaps = bench.outputs("ref", levers, wanted, parameters=mode.parameters).gaps
-    return tuple(replace(one, gap_nat=gap) for one, gap in zip(asked, gaps, strict=True))

@@ -109,8 +109,7 @@ def _figures(results: Mapping[str, CheckResult]) -> dict[str, Scalar]:
 
 def _strongest(compared: Compared) -> ParityClass:
     """What streams that passed leave possible: a gap beyond a near-tie's is a larger error."""
-    asked = (*compared.divergences, *compared.endings)
-    if not all(one.is_near(NEAR_TIE_GAP_NAT) for one in asked):
+    if not all(one.is_near(NEAR_TIE_GAP_NAT) for one in compared.choices):
         return ParityClass.TOLERATED
     return ParityClass.LOSSLESS if compared.divergences else ParityClass.BYTE_EXACT
 
@@ -122,12 +121,16 @@ def _allowed(compared: Compared, policy: GatingPolicy) -> int:
 
 def asks_truth(compared: Compared, policy: GatingPolicy, *, strict: bool) -> bool:
     """Whether only the number of near-ties speaks against a lever that claims no more than this."""
+    return may_ask_truth(compared, policy, strict=strict) and not wide(compared.choices, policy)
+
+
+def may_ask_truth(compared: Compared, policy: GatingPolicy, *, strict: bool) -> bool:
+    """Whether truth is asked if all that parts turns out to be a near-tie."""
     return (
         not strict
         and policy.claims is ParityClass.LOSSLESS
         and len(compared.divergences) > _allowed(compared, policy)
         and not compared.shorter
-        and not wide((*compared.divergences, *compared.endings), policy)
     )
 
 

@@ -10,7 +10,7 @@ from experiments.binding import bind, cache_of
 from experiments.executor import Executor
 from experiments.home import Home
 from experiments.lanes import Lanes
-from experiments.parity.bench import Execute
+from experiments.parity.bench import Ahead, Execute
 from experiments.parity.cache import ParityCache
 from experiments.parity_crew import crew_of
 from experiments.records import ArmFailure
@@ -53,28 +53,29 @@ def hold(
     if not left:
         return
     with contextlib.ExitStack() as running:
+        ahead: Ahead | None = None
         execute: Execute = heartbeat.running(executor, listener)
         limit_s = executor.time_limit_s
         make = crew_of(stack.comparison(left[0].row), executor.frozen, home, time_limit_s=limit_s)
         if make is not None:
             crew = running.enter_context(make())
-            crew.ahead(
-                foreseen(((stack.comparison(one.row), one.row.levers) for one in left), cache)
-            )
+            ahead = crew.ahead
+            ahead(foreseen(((stack.comparison(one.row), one.row.levers) for one in left), cache))
             execute = heartbeat.waiting(crew, listener)
-        _hold_each(stack, left, Remembered(execute), cache, listener)
+        _hold_each(stack, left, Remembered(execute), ahead, cache, listener)
 
 
 def _hold_each(
     stack: Stack,
     cells: Iterable[Cell],
     execute: Execute,
+    ahead: Ahead | None,
     cache: ParityCache,
     listener: Listener,
 ) -> None:
     for cell in cells:
         comparison, levers = stack.comparison(cell.row), cell.row.levers
-        report, failures = held(comparison, levers, execute, cache, listener.on_check)
+        report, failures = held(comparison, levers, execute, cache, listener.on_check, ahead)
         for failure in failures:
             cell.spool.failure(failure)
         why = refusal(report, stack.spec.demands)

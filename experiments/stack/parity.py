@@ -14,10 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from experiments.parity import determinism, loss, op, tokens
+from experiments.parity import determinism, loss, op, tokens, tokens_far
 from experiments.parity.battery import NO_TRUTH
-from experiments.parity.bench import Arms, Bench, Execute, ProcessFailed
+from experiments.parity.bench import Ahead, Arms, Bench, Execute, ProcessFailed
 from experiments.parity.cache import ParityCache
+from experiments.parity.kept_outputs import KeptOutputs
 from experiments.parity.results import not_run
 from experiments.parity.stack import merge
 from experiments.parity_records import CheckResult, ParityReport
@@ -65,6 +66,7 @@ def held(
     execute: Execute,
     cache: ParityCache | None,
     on_check: Callable[[CheckResult], None],
+    ahead: Ahead | None = None,
 ) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
     """Hold a set of levers against no lever.
 
@@ -74,12 +76,13 @@ def held(
         execute: runs a task in a fresh process.
         cache: kept results, or None.
         on_check: told of the result.
+        ahead: told of processes that will be asked for, as streams show them.
 
     Returns:
         The report, and the failures of processes that could not do their work.
     """
     spec = comparison.spec
-    bench = Bench(spec, comparison.lever, comparison.workload, execute, spec.device_type)
+    bench = _bench(comparison, execute, cache, ahead)
     key = "" if cache is None else cache.key(CACHED_AS, spec, repr(bench.limits))
     result = None if cache is None else cache.get(key)
     failures: tuple[ArmFailure, ...] = ()
@@ -87,6 +90,7 @@ def held(
         start = time.monotonic()
         try:
             result = _compared(bench, Arms((), tuple(levers)), execute, cache)
+            result = bench.answered.settled(result)
         except ProcessFailed as error:
             result, failures = not_run(NAME, f"a process failed: {error}"), error.failures
         result = result.model_copy(update={"seconds": time.monotonic() - start})
@@ -108,12 +112,29 @@ def foreseen(
     tasks: dict[str, Task] = {}
     for comparison, levers in rows:
         spec = comparison.spec
-        bench = Bench(spec, comparison.lever, comparison.workload, _never, spec.device_type)
+        bench = _bench(comparison, _never, cache)
         key = "" if cache is None else cache.key(CACHED_AS, spec, repr(bench.limits))
         if cache is None or not cache.has(key):
             asked = _tasks(bench, Arms((), tuple(levers)), cache)
-            tasks |= {task.content_digest(): task for task in asked}
+            tasks |= {one.content_digest(): one for one in asked if not bench.answered.has(one)}
     return tuple(tasks.values())
+
+
+def _bench(
+    comparison: Comparison,
+    execute: Execute,
+    cache: ParityCache | None,
+    ahead: Ahead | None = None,
+) -> Bench:
+    return Bench(
+        comparison.spec,
+        comparison.lever,
+        comparison.workload,
+        execute,
+        comparison.spec.device_type,
+        kept=None if cache is None else KeptOutputs(cache),
+        ahead=ahead,
+    )
 
 
 def _never(task: Task) -> TaskResult:
@@ -130,7 +151,7 @@ def _tasks(bench: Bench, arms: Arms, cache: ParityCache | None) -> tuple[Task, .
         return (*digests, *decoded)
     members = (of_member(bench, one, _never) for one in arms.cand)
     operations = (task for one in members if not _kept(one, cache) for task in op.ahead(one))
-    far = tokens.far_tasks(bench, arms) if _is_exact(bench) else ()
+    far = tokens_far.far_tasks(bench, arms) if _is_exact(bench) else ()
     return (*digests, *decoded, *operations, *far)
 
 
@@ -163,7 +184,7 @@ def _compared(bench: Bench, arms: Arms, execute: Execute, cache: ParityCache | N
         parts += _operations(bench, arms.cand, execute, cache)
         has_truth = len(parts) > 1
         if parts[-1].status == "passed" and _is_exact(bench):
-            parts.append(tokens.none_far(bench, arms, NAME))
+            parts.append(tokens_far.none_far(bench, arms, NAME))
     if parts[-1].status == "passed" and not tokens.no_claim(bench):
         parts.append(tokens.run(bench, arms, NAME))
         has_truth = True

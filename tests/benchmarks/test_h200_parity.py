@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,25 @@ def test_it_asks_for_what_the_levers_own_steps_ask_for_and_for_parity_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     every = steps(FULL)
-    first, second = (one for one in every if one.kind == "parity")
-    assert (first.name, second.name) == ("parity.first", "parity.second")
+    plain, first, second = (one for one in every if one.kind == "parity")
+    names = ("parity.plain", "parity.first", "parity.second")
+    assert (plain.name, first.name, second.name) == names
     assert first.parts + second.parts == tuple(one for one in every if one.item == "lever")
     for step in (first, second):
         assert (step.needs, step.resumable) == (TRAINED, True)
     for words, part in ((one.words, part) for one in (first, second) for part in one.parts):
         own = step_words.asked(part.words, monkeypatch)
         asked = step_words.asked([*part.words, *words], monkeypatch)
-        assert (own.parity_only, asked.parity_only, asked.parity_jobs) == (False, True, 3)
+        assert (own.parity_only, asked.parity_only, asked.parity_jobs) == (False, True, 6)
         assert (asked.lever, asked.cand, asked.tokens_on) == (own.lever, own.cand, own.tokens_on)
+    assert (plain.needs, plain.resumable) == ("", True)  # beside the training
+    by_lever = {one.words[1]: one for one in (*first.parts, *second.parts)}
+    assert len(plain.parts) == len(by_lever)
+    for part in plain.parts:
+        own = step_words.asked(by_lever[part.words[1]].words, monkeypatch)
+        asked = step_words.asked(part.words, monkeypatch)
+        assert replace(asked, tokens_on=own.tokens_on) == own
+        assert not asked.tokens_on
 
 
 @pytest.mark.parametrize("scale", [FULL, REHEARSAL], ids=["full", "rehearsal"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.parity import tokens
 from experiments.parity.bench import Bench
 from experiments.parity.limits import Limits
-from experiments.parity.token_truth import ALPHA, WANT, Departures, FromTruth, of_pairs
+from experiments.parity.token_truth import ALPHA, WANT, Departures, FromTruth, of_arms
 from experiments.tasks import Outputs, Stream, Task
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.decode import generation, names, original
@@ -143,8 +143,8 @@ def test_departures_end_where_a_stream_leaves_and_cut_answers_are_compared_as_fa
 ):
     truth = Outputs(streams=streams([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]))
     arm = Outputs(streams=streams([1, 2, 9, 4], [1, 2], [1, 2, 3, 4]))
-    found = of_pairs([(arm, arm), (arm, arm)], truth)
-    assert found.ref == found.cand == Departures(2, 2 * (3 + 2 + 4))
+    found = of_arms(arm, arm, truth)
+    assert found.ref == found.cand == Departures(1, 3 + 2 + 4)
 
 
 def test_a_rate_at_the_bound_is_seldom_refused_and_twice_the_rate_is_found() -> None:
@@ -257,5 +257,5 @@ def test_in_bf16_a_better_kernel_parts_beyond_the_share_and_a_worse_one_is_told_
     better, worse = decoded(in_bf16(one_rounding)), decoded(in_bf16(three_bits))
     parted = sum(one != other for one, other in zip(ref.streams, better.streams, strict=True))
     assert parted > 0.01 * PROMPTS
-    assert not of_pairs([(ref, better)], truth).further
-    assert of_pairs([(ref, worse)], truth).further
+    assert not of_arms(ref, better, truth).further
+    assert of_arms(ref, worse, truth).further
