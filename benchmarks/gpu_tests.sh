@@ -18,7 +18,7 @@ declare -A FILES=(
     [dense]="ss_flow"
     [packed]="slat_flow"
     [decode]="decode decode_attn decode_oracle attention"
-    [fused]="fused_decode mxfp4"
+    [fused]="fused_decode mxfp4 decode_cases"
     [reports]="op_work reports ranks"
     [sanitizers]="sanitizers"
 )

@@ -181,7 +181,7 @@ FULL = Scale(
         "ttft_repeats": "20",
         "ttft_tokens": "512",
     },
-    train=("--size", "100m", "--device", "cuda:0", "--seconds", "130", "--threads", "6"),
+    train=("--size", "100m", "--device", "cuda:0", "--seconds", "100", "--threads", "6"),
     campaign="decode-h200",
     oracle="transformers:1,32",
 )
@@ -192,7 +192,7 @@ def steps(scale: Scale) -> tuple[Step, ...]:
     words = ("campaign", "run", scale.campaign, *_tokens_on(scale), "--yes")
     text = ("--text", scale.text_folder(), "--glob", "*.py", "--format", "files")
     return (
-        Step("train.weights", (*text, *scale.train), 155, module=TRAIN, makes=TRAINED),
+        Step("train.weights", (*text, *scale.train), 125, module=TRAIN, makes=TRAINED),
         *_parity(scale),
         *_row(scale),
         Step("campaign.row", words, 720 + TOKENS_S, needs=TRAINED),

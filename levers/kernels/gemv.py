@@ -56,15 +56,17 @@ class FusedMatrix(Protocol):
 class Scratch:
     """Room for the partial sums of split products, for all launches of one stream.
 
-    Room that was outgrown is kept: captured launches go on to use it.
+    Room that was outgrown is kept: captured launches go on to use it. With ``once`` it is for one
+    launch alone; its tickets are zeroed in front of it, also in each replay of a graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = False) -> None:
+        self._once = once
         self._held: dict[torch.device, Counters] = {}
         self._outgrown: list[Counters] = []
 
     def room(self, device: torch.device, partials: int, tiles: int) -> Counters:
-        """Buffers of at least this size; they grow outside a capture alone.
+        """Buffers of at least this size; those of several launches grow outside a capture alone.
 
         Raises:
             RuntimeError: a graph is being captured and there is no room yet: the zeroed tickets
@@ -72,7 +74,8 @@ class Scratch:
         """
         held = self._held.get(device)
         if held is None or held[0].numel() < partials or held[1].numel() < tiles:
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            if capturing and not self._once:
                 raise RuntimeError(
                     f"no room for {partials} partial sums inside a capture; run the step once "
                     "eagerly before it is captured"
@@ -102,7 +105,8 @@ def fused_linear(
         weight_EC: weights, gate rows before up rows where ``swiglu``.
         norm: what is done before the product.
         swiglu: whether ``silu(gate) * up`` follows it.
-        scratch: needed where the tiling splits the inputs.
+        scratch: of the stream's launches, where the tiling splits the inputs; without it each
+            launch makes and zeroes room of its own.
         tile: the tiling of the launch; by default that of the table.
 
     Raises:
@@ -120,7 +124,7 @@ def fused_linear(
     if not 1 <= count <= LARGEST_ROWS:
         raise ValueError(f"{count} rows; the kernels take 1 to {LARGEST_ROWS}")
     chosen = tile or tiling(count, outputs, x_NC.shape[1], swiglu=swiglu, norm=norm is not None)
-    return launch(x_NC, weight_EC, norm, swiglu, scratch or Scratch(), chosen)
+    return launch(x_NC, weight_EC, norm, swiglu, scratch or Scratch(once=True), chosen)
 
 
 def plain_linear(

@@ -135,6 +135,27 @@ def test_a_finding_of_an_unknown_kind_counts_and_is_repeated(
     assert found.first_error.endswith("it also says: Surprising kind of access of size 4 bytes")
 
 
+OVERFLOW = (
+    "========= Warning: Error buffer overflow has been detected. Some records have been dropped\n"
+    "========= 61184 errors were skipped (error buffer overflow).\n"
+)
+
+
+def test_dropped_findings_leave_initcheck_to_the_filled_memory_and_excuse_no_other_tool(
+    sanitizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{READ * 256}{OVERFLOW}{END}\n========= ERROR SUMMARY: 257 errors\n"
+    reads = Report(88, text)
+    assert after(sanitizer, monkeypatch, RIGHT, initcheck=reads)["initcheck"].errors == 0
+    wrong = RIGHT.model_copy(update={"faults": ("out 0 of a case",)})
+    assert after(sanitizer, monkeypatch, wrong, initcheck=reads)["initcheck"].errors == 257
+    assert after(sanitizer, monkeypatch, None, initcheck=reads)["initcheck"].errors == 257
+    known = KnownReport(tool="memcheck", kernel="our_reader", reason="known", source="a test")
+    assert Report(88, text, [known]).errors == 257
+    whole = Report(88, f"{READ * 256}{END}\n========= ERROR SUMMARY: 256 errors\n", [known])
+    assert whole.errors == 0
+
+
 STRANGE = "========= Surprising kind of access of size 4 bytes\n=========     at our_reader\n"
 
 
