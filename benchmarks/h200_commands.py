@@ -16,8 +16,9 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 
-STOPPING_S = 25.0
-"""An interrupted command ends its processes within this."""
+STOPPING_S = 10.0
+"""An interrupted command ends its processes within this; seen on an H200: 3 s, with the packing.
+What is killed leaves its samples on disk."""
 
 LOOK_S = 0.2
 """How long a command runs on before it is seen that the call is to end."""

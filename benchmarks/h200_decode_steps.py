@@ -111,7 +111,7 @@ class Scale:
     counts: str = "auto,tuned,1..16"
     text: str = ""
     short_tokens: int = 256
-    parity: tuple[int, int] = (1, 6)
+    parity: tuple[int, int] = (1, 8)
 
     def there(self, named: Sequence[str]) -> tuple[str, ...]:
         """Those that have a kernel here."""

@@ -88,7 +88,7 @@ def sizes_of(free_bytes: int, whole_bytes: int) -> Callable[[Task], float]:
     light = free_bytes * LIGHT_SHARE
 
     def size_of(task: Task) -> float:
-        whole = task.kind == "measure" or task.arguments.get("want") in WHOLE_WORK
+        whole = task.kind in ("measure", "witness") or task.arguments.get("want") in WHOLE_WORK
         times = IN_DOUBLE if task.arguments.get("want") == "truth" else 1
         return max(times * whole_bytes, light) if whole else light
 

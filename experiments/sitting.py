@@ -6,11 +6,11 @@ sitting from what is on disk.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from experiments import binding, checked, heartbeat
 from experiments.arms import failure_of, task_of, witness_of
@@ -19,7 +19,8 @@ from experiments.conditions import Limits, limits_for
 from experiments.crew import Crew
 from experiments.executor import Executor
 from experiments.lanes import Lanes
-from experiments.parity.battery import run_battery
+from experiments.parity.battery import Battery
+from experiments.parity.bench import Ahead, Execute
 from experiments.parity.cache import ParityCache
 from experiments.parity_records import CheckResult, ParityReport
 from experiments.plan import Run
@@ -38,6 +39,21 @@ SETTLE_S = 0.5
 """Length of the look at the idle device from which the loss limits follow, in seconds."""
 
 LIMITS_NOTE = "limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What runs the processes of witness and parity.
+
+    Attributes:
+        execute: runs a task in a fresh process.
+        ahead: has tasks at work before they are asked for; None where one runs at a time.
+        parts: processes that share the op cases.
+    """
+
+    execute: Execute
+    ahead: Ahead | None = None
+    parts: int = 1
 
 
 @dataclass(slots=True)
@@ -77,9 +93,12 @@ class Sitting:
         began, parity_s = time.monotonic(), 0.0
         self.bind()
         try:
-            self._witness()
-            if not self.doubt and not self._decided(self.spool.record()):
-                parity_s = self._parity()
+            with self._hands() as hands:
+                battery = self._checks(hands)
+                self._begin(hands, battery)
+                self._witness(hands.execute)
+                if not self.doubt and not self._decided(self.spool.record()):
+                    parity_s = self._parity(battery)
         except CodeChanged as error:
             self.spool.fault(CODE_CHANGED, error.message)
         self._close_preliminaries(began, parity_s)
@@ -98,17 +117,51 @@ class Sitting:
 
     # --- before any timing -------------------------------------------------------------------
 
-    def _witness(self) -> None:
-        """An untimed pass of each arm: which path ran, per axis, and whether all was put back."""
+    @contextlib.contextmanager
+    def _hands(self) -> Iterator[Hands]:
+        """What runs the processes before any timing, one by one or several at once."""
+        if self.crew is None or self.spool.record().parity is not None:
+            yield Hands(self._execute)
+            return
+        with self.crew() as crew:
+            execute = heartbeat.waiting(crew, self.listener)
+            yield Hands(execute, crew.ahead, max(1, crew.size - 2))
+
+    def _checks(self, hands: Hands) -> Battery:
+        spec, workload = self.comparison.spec, self.comparison.workload
+        return Battery.of(
+            spec,
+            self.comparison.lever,
+            workload,
+            hands.execute,
+            self.cache,
+            ahead=hands.ahead,
+            parts=hands.parts,
+        )
+
+    def _begin(self, hands: Hands, battery: Battery) -> None:
+        """Have the witnesses at work, and beside them what the checks will ask for."""
+        if hands.ahead is not None:
+            hands.ahead([task for _, task in self._witnesses()])
+            battery.begin()
+
+    def _witnesses(self) -> list[tuple[Arm, Task]]:
+        """The witnesses that are still to be taken."""
         there = {witness.arm for witness in self.spool.record().witnesses}
+        arms: tuple[Arm, Arm] = ("ref", "cand")
+        spec = self.comparison.spec
+        return [
+            (arm, task_of(spec, Run(pair=0, position=0, arm=arm), "witness"))
+            for arm in arms
+            if arm not in there
+        ]
+
+    def _witness(self, execute: Execute) -> None:
+        """An untimed pass of each arm: which path ran, per axis, and whether all was put back."""
         self.listener.on_stage("witness", "which path does each arm run?")
         heartbeat.say_compilation(self.listener, self.comparison.lever)
-        arms: tuple[Arm, Arm] = ("ref", "cand")
-        for arm in arms:
-            if arm in there:
-                continue
-            run = Run(pair=0, position=0, arm=arm)
-            result = self._execute(task_of(self.comparison.spec, run, "witness"))
+        for arm, task in self._witnesses():
+            result = execute(task)
             failure = failure_of(arm, result)
             if failure is not None and self.beside:
                 self.doubt = f"witness, {arm} {failure.kind}: {failure.message}"
@@ -122,13 +175,13 @@ class Sitting:
                 self.spool.witness(witness_of(arm, result))
                 self.spool.note(f"facts of {arm}", dict(result.facts))
 
-    def _parity(self) -> float:
+    def _parity(self, battery: Battery) -> float:
         """The battery; returns its seconds. What an earlier sitting finished is not repeated."""
         if self.spool.record().parity is not None:
             return 0.0
         self.listener.on_stage("parity", "is the candidate as right as the reference?")
         began = time.monotonic()
-        report, failures = self._battery()
+        report, failures = self._battery(battery)
         if self.beside and failures:  # a wrong value is wrong whoever else was at work
             self.doubt = checked.why_ended(self.spool.record(), report, failures)
         if self.doubt:
@@ -138,23 +191,8 @@ class Sitting:
         self.spool.parity(report)
         return time.monotonic() - began
 
-    def _battery(self) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
-        """The checks, their processes one by one or several at once."""
-        spec = self.comparison.spec
-        run = partial(
-            run_battery,
-            spec,
-            self.comparison.lever,
-            self.comparison.workload,
-            cache=self.cache,
-            on_check=self._on_check,
-            device_type=spec.device_type,
-        )
-        if self.crew is None:
-            return run(self._execute)
-        with self.crew() as crew:
-            execute = heartbeat.waiting(crew, self.listener)
-            return run(execute, ahead=crew.ahead, parts=max(1, crew.size - 2))
+    def _battery(self, battery: Battery) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
+        return battery.run(self._on_check)
 
     def _execute(self, task: Task) -> TaskResult:
         return heartbeat.running(self.executor, self.listener)(task)

@@ -8,7 +8,8 @@ report all the same, with the reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from experiments.parity import (
@@ -70,60 +71,84 @@ this order, the sanitizers early since they take longest."""
 NO_TRUTH = "no check held the candidate against fp64 truth, so lossless cannot be claimed"
 
 
-def run_battery(
-    spec: AbSpec,
-    lever: Lever,
-    workload: Workload,
-    execute: Execute,
-    cache: ParityCache | None,
-    on_check: Callable[[CheckResult], None],
-    device_type: str,
-    limits: Limits | None = None,
-    ahead: Ahead | None = None,
-    parts: int = 1,
-) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
-    """Run the checks and say how far the candidate is from the reference.
+@dataclass(frozen=True, slots=True)
+class Battery:
+    """All checks of one comparison.
 
-    Args:
-        spec: the comparison.
-        lever: the lever under test.
-        workload: its workload.
-        execute: runs a task in a fresh process.
+    Attributes:
+        bench: the comparison and its processes.
         cache: kept results, or None.
-        on_check: told of each result as it comes.
-        device_type: ``cpu`` or ``cuda``.
-        limits: how much is compared.
-        ahead: told, before the first check and as more shows, of the processes that the checks
-            will ask for, so that ``execute`` may have them at work.
-        parts: processes that share the op cases.
-
-    Returns:
-        The report, and the arms that failed (the reference's failure first); after a failure the
-        remaining checks did not run.
     """
-    kept = None if cache is None else KeptOutputs(cache)
-    bench = Bench(spec, lever, workload, execute, device_type, limits, parts, kept, ahead)
-    bench.soon(_foreseen(bench, cache))
-    results: list[CheckResult] = []
-    failures: tuple[ArmFailure, ...] = ()
-    stopped = ""
-    for name, check in CHECKS:
-        if stopped:
-            result = not_run(name, stopped)
-        else:
-            result, failures = _attempt(name, check, bench, cache)
-            result = _without_truth(result, results, workload)
-            stopped = _why_stop(result, failures, spec)
-        results.append(result)
-        on_check(result)
-    return ParityReport(checks=tuple(results), claimed=spec.policy.claims), failures
 
+    bench: Bench
+    cache: ParityCache | None
 
-def _foreseen(bench: Bench, cache: ParityCache | None) -> Iterator[Task]:
-    """The processes of all checks whose results are not kept."""
-    for name, ahead in AHEAD.items():
-        if cache is None or not cache.has(_key(name, bench, cache)):
-            yield from ahead(bench)
+    @classmethod
+    def of(
+        cls,
+        spec: AbSpec,
+        lever: Lever,
+        workload: Workload,
+        execute: Execute,
+        cache: ParityCache | None = None,
+        *,
+        limits: Limits | None = None,
+        ahead: Ahead | None = None,
+        parts: int = 1,
+    ) -> Battery:
+        """The battery of a comparison.
+
+        Args:
+            spec: the comparison.
+            lever: the lever under test.
+            workload: its workload.
+            execute: runs a task in a fresh process.
+            cache: kept results, or None.
+            limits: how much is compared.
+            ahead: told of the processes that the checks will ask for, so that ``execute`` may have
+                them at work.
+            parts: processes that share the op cases.
+        """
+        kept = None if cache is None else KeptOutputs(cache)
+        device = spec.device_type
+        bench = Bench(spec, lever, workload, execute, device, limits, parts, kept, ahead)
+        return cls(bench, cache)
+
+    def begin(self) -> None:
+        """Have the processes of all checks whose results are not kept at work."""
+        self.bench.soon(
+            task
+            for name, ahead in AHEAD.items()
+            if self.cache is None or not self.cache.has(_key(name, self.bench, self.cache))
+            for task in ahead(self.bench)
+        )
+
+    def run(
+        self, on_check: Callable[[CheckResult], None]
+    ) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
+        """Run the checks and say how far the candidate is from the reference.
+
+        Args:
+            on_check: told of each result as it comes.
+
+        Returns:
+            The report, and the arms that failed (the reference's failure first); after a failure
+            the remaining checks did not run.
+        """
+        bench, spec = self.bench, self.bench.spec
+        results: list[CheckResult] = []
+        failures: tuple[ArmFailure, ...] = ()
+        stopped = ""
+        for name, check in CHECKS:
+            if stopped:
+                result = not_run(name, stopped)
+            else:
+                result, failures = _attempt(name, check, bench, self.cache)
+                result = _without_truth(result, results, bench.workload)
+                stopped = _why_stop(result, failures, spec)
+            results.append(result)
+            on_check(result)
+        return ParityReport(checks=tuple(results), claimed=spec.policy.claims), failures
 
 
 def _key(name: str, bench: Bench, cache: ParityCache) -> str:

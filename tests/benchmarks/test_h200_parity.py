@@ -42,7 +42,7 @@ def test_it_asks_for_what_the_levers_own_steps_ask_for_and_for_parity_alone(
     for words, part in ((one.words, part) for one in (first, second) for part in one.parts):
         own = step_words.asked(part.words, monkeypatch)
         asked = step_words.asked([*part.words, *words], monkeypatch)
-        assert (own.parity_only, asked.parity_only, asked.parity_jobs) == (False, True, 6)
+        assert (own.parity_only, asked.parity_only, asked.parity_jobs) == (False, True, 8)
         assert (asked.lever, asked.cand, asked.tokens_on) == (own.lever, own.cand, own.tokens_on)
     assert (plain.needs, plain.resumable) == ("", True)  # beside the training
     by_lever = {one.words[1]: one for one in (*first.parts, *second.parts)}

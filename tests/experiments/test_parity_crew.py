@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from experiments import pipeline
+from experiments.crew import Crew
 from experiments.environment import cpu_device
-from experiments.parity_crew import LIGHT_SHARE, ON_A_GPU, sizes_of, usual_jobs
+from experiments.parity_crew import IN_DOUBLE, LIGHT_SHARE, ON_A_GPU, sizes_of, usual_jobs
 from experiments.requests import AbRequest, SilentListener
 from experiments.run_record import RunRecord
 from experiments.tasks import Task
@@ -22,7 +24,10 @@ def asked(kind: str, **arguments: object) -> Task:
 def test_what_runs_the_whole_workload_takes_what_the_workload_needs() -> None:
     size_of = sizes_of(140 * GB, 106 * GB)
     assert size_of(asked("measure", smoke=True)) == 106 * GB
+    assert size_of(asked("witness")) == 106 * GB
     assert size_of(asked("outputs", want="digests")) == 106 * GB
+    assert size_of(asked("outputs", want="gaps")) == 106 * GB
+    assert size_of(asked("outputs", want="truth")) == IN_DOUBLE * 106 * GB
     light = 140 * GB * LIGHT_SHARE
     assert size_of(asked("outputs", want="losses")) == light
     assert size_of(asked("op")) == light
@@ -59,3 +64,23 @@ def test_a_verdict_does_not_hang_on_how_many_parity_processes_are_at_work(
     assert three.decision is not None
     assert one.decision.outcome == three.decision.outcome
     assert not list((tmp_path / "three").glob("work/tasks-*"))
+
+
+def test_the_witnesses_are_at_work_beside_each_other_and_what_the_checks_ask_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs.use_stub(monkeypatch)
+    monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
+    told: list[list[str]] = []
+    whole = Crew.ahead
+
+    def ahead(crew: Crew, tasks: Iterable[Task]) -> None:
+        kinds = list(tasks)
+        told.append([task.kind for task in kinds])
+        whole(crew, kinds)
+
+    monkeypatch.setattr(Crew, "ahead", ahead)
+    run = verdict(monkeypatch, tmp_path / "two", "planted_fast", 2)
+    assert told[0] == ["witness", "witness"]
+    assert len(told[1]) > 2
+    assert [one.arm for one in run.witnesses] == ["ref", "cand"]

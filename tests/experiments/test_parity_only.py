@@ -18,6 +18,7 @@ from experiments import bundles, checked, holders, locks, prepare, spool_reader
 from experiments.conditions import Limits
 from experiments.environment import cpu_device
 from experiments.family import run as family_run
+from experiments.parity.battery import Battery
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import failed
 from experiments.parity_records import ParityReport
@@ -69,9 +70,9 @@ def first_battery(
     """What the first battery reports is made by ``instead``; whether each ran beside others."""
     whole, heard = Sitting._battery, []
 
-    def battery(self: Sitting) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
+    def battery(self: Sitting, checks: Battery) -> tuple[ParityReport, tuple[ArmFailure, ...]]:
         heard.append(self.beside)
-        report, failures = whole(self)
+        report, failures = whole(self, checks)
         return instead(report) if len(heard) == 1 else (report, failures)
 
     monkeypatch.setattr(Sitting, "_battery", battery)

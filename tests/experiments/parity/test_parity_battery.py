@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.parity import sanitizer_tool
-from experiments.parity.battery import CHECKS, run_battery
+from experiments.parity.battery import CHECKS, Battery
 from experiments.parity.cache import ParityCache
 from experiments.parity.results import failed
 from experiments.parity_records import CheckResult, ParityReport
@@ -28,15 +28,8 @@ def battery(
 ) -> tuple[ParityReport, tuple[ArmFailure, ...], list[CheckResult]]:
     heard: list[CheckResult] = []
     asked = asked or spec()
-    report, failures = run_battery(
-        asked,
-        FakeLever(),
-        workload or FakeWorkload(),
-        arms,
-        cache,
-        heard.append,
-        asked.device_type,
-    )
+    whole = Battery.of(asked, FakeLever(), workload or FakeWorkload(), arms, cache)
+    report, failures = whole.run(heard.append)
     return report, failures, heard
 
 
@@ -246,16 +239,9 @@ def test_the_processes_that_the_checks_ask_for_are_known_beforehand(
     )
     arms = FakeArms()
     ahead: list[Task] = []
-    report, failures = run_battery(
-        asked,
-        FakeLever(),
-        FakeWorkload(),
-        arms,
-        None,
-        lambda check: None,
-        asked.device_type,
-        ahead=ahead.extend,
-    )
+    whole = Battery.of(asked, FakeLever(), FakeWorkload(), arms, ahead=ahead.extend)
+    whole.begin()
+    report, failures = whole.run(lambda check: None)
     assert failures == ()
     assert {check.status for check in report.checks} <= {"passed", "not-run"}
     assert len(ahead) > 10
@@ -268,15 +254,8 @@ def test_what_is_kept_is_not_started_ahead(tmp_path: Path) -> None:
     for _ in range(2):
         ahead.clear()
         arms = FakeArms()
-        run_battery(
-            spec(),
-            FakeLever(),
-            FakeWorkload(),
-            arms,
-            cache,
-            lambda check: None,
-            "cpu",
-            ahead=ahead.extend,
-        )
+        whole = Battery.of(spec(), FakeLever(), FakeWorkload(), arms, cache, ahead=ahead.extend)
+        whole.begin()
+        whole.run(lambda check: None)
     assert ahead == []
     assert arms.asked == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.parity import kept_outputs
-from experiments.parity.battery import run_battery
+from experiments.parity.battery import Battery
 from experiments.parity.cache import ParityCache
 from experiments.parity.kept_outputs import KeptOutputs
 from experiments.parity_records import CheckResult
@@ -58,9 +58,8 @@ def sourced(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     arms: FakeArms, cache: ParityCache, of: AbSpec, lever: FakeLever | None = None
 ) -> CheckResult:
-    report, _ = run_battery(
-        of, lever or FakeLever(), FakeWorkload(), arms, cache, lambda _: None, of.device_type
-    )
+    whole = Battery.of(of, lever or FakeLever(), FakeWorkload(), arms, cache)
+    report, _ = whole.run(lambda _: None)
     return next(one for one in report.checks if one.name == "tokens")
 
 
