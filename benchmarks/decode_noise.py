@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.arguments import assignment
 from experiments.arms import task_of
 from experiments.environment import find_device
 from experiments.executor import Executor
@@ -67,11 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cand", default="auto")
     parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="NAME=VALUE")
     parser.add_argument("--device", default=None)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    settings = dict(item.split("=", 1) for item in asked.set)
+    settings = dict(asked.set)
     request = AbRequest(lever="fa2_nsplits_cap", cand=asked.cand, settings=settings, seed=1)
     of = compare(request, find_device(asked.device))
     base = frozen_environment(

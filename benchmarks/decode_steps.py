@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.arguments import assignment
 from experiments.environment import find_device
 from experiments.workloads.decode import floor
 from experiments.workloads.decode.building import build_engine
@@ -222,7 +223,7 @@ def main() -> int:
     parser.add_argument("--levers", action="append", default=[], help="a set; may be repeated")
     parser.add_argument("--tilings", type=Path, help="JSON of decode_gemv: use its best cuts")
     parser.add_argument("--profile", action="store_true", help="kernels of every set")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="KEY=VALUE")
     parser.add_argument("--steps", type=int, default=40 if on_cuda else 4, help="of a group")
     out = os.environ.get("OUT")
     default = Path(out) / "decode_steps.json" if out else None
@@ -230,7 +231,7 @@ def main() -> int:
     asked = parser.parse_args()
     asked.levers = asked.levers or ["none"]
     counts = [int(one) for one in asked.concurrency.split(",")]
-    requested = dict(one.split("=", 1) for one in asked.set)
+    requested = dict(asked.set)
     choose = swept(asked.tilings) if asked.tilings else None
     rows: list[dict[str, Any]] = []
     for model in asked.models.split(","):

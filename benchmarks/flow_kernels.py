@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.arguments import assignment
 from experiments.values import Scalar
 from experiments.workloads.base import DeviceFacts
 from experiments.workloads.flow import original
@@ -265,10 +266,10 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    requested = dict(one.split("=", 1) for one in options.set)
+    requested = dict(options.set)
     found = run(options.device, requested, options.repeats)
     print(report(found))
     if options.out:

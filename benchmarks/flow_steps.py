@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.arguments import assignment
 from benchmarks.device_watch import Unwatched, Watch, watching
 from benchmarks.device_watch import line as device_line
 from experiments.environment import find_device
@@ -142,14 +143,14 @@ def main() -> int:
     parser.add_argument("workload")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--levers", default="", help="in the order in which they are added")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="KEY=VALUE")
     counts_of = parser.add_mutually_exclusive_group()
     counts_of.add_argument("--whole", action="store_true", help="only no lever and all of them")
     counts_of.add_argument("--first", type=int, default=0, help="levers that the first set has")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     workload = workloads.get(asked.workload)
-    requested = dict(one.split("=", 1) for one in asked.set)
+    requested = dict(asked.set)
     device = find_device(asked.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     parameters = workload.resolve(requested, device.facts)
     module, name = workload.opener.split(":")

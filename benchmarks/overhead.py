@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.arguments import assignment
 from experiments.arms import task_of
 from experiments.environment import find_device
 from experiments.executor import Executor
@@ -113,12 +114,12 @@ def main() -> None:
     parser.add_argument("--lever", default="fa2_nsplits_cap")
     parser.add_argument("--cand", default="auto")
     parser.add_argument("--device")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="NAME=VALUE")
     parser.add_argument("--pairs", type=int, default=8, help="pairs per way; four are a block")
     parser.add_argument("--contention", type=int, default=6, help="pairs of samples; 0 skips")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    settings = dict(item.split("=", 1) for item in arguments.set)
+    settings = dict(arguments.set)
     request = AbRequest(
         lever=arguments.lever,
         cand=arguments.cand,

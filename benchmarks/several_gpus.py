@@ -33,6 +33,7 @@ from typing import Any
 import psutil
 
 from benchmarks import failing_rank, whole_stack
+from benchmarks.arguments import answered, assignment, natural
 from benchmarks.several_gpus_page import page, report
 from benchmarks.several_gpus_steps import (
     CLOSED_FORM,
@@ -63,6 +64,7 @@ SCRATCH = Path(tempfile.gettempdir()) / "levergate-several-gpus"
 
 ROOT = Path(__file__).resolve().parents[1]
 UNFINISHED = 3
+FLOWS = ("slat_flow", "ss_flow")
 
 DECIDED = (Exit.VERDICT, Exit.INCONCLUSIVE, Exit.INVALID)
 """Exit codes of an A/B that came to an end; of any other there is nothing to keep."""
@@ -233,19 +235,21 @@ def take_verdict(book: Book, options: argparse.Namespace) -> bool:
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "several_gpus")))
-    parser.add_argument("--ranks", type=int, help="all GPUs if not given")
-    parser.add_argument("--between", type=int, nargs="*", default=[], help="ranks between 1 and N")
-    parser.add_argument("--workload", nargs="+", default=["slat_flow"])
-    parser.add_argument("--bs", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--ranks", type=natural, help="all GPUs if not given")
+    parser.add_argument(
+        "--between", type=natural, nargs="*", default=[], help="ranks between 1 and N"
+    )
+    parser.add_argument("--workload", nargs="+", default=["slat_flow"], choices=FLOWS)
+    parser.add_argument("--bs", type=natural, nargs="+", default=[2, 4, 8])
     parser.add_argument("--levers", default="", metavar="A=ON,B=ON", help="on in every figure")
     parser.add_argument(
         "--ab-levers", default="", metavar="A=ON,B=ON", help="of the A/B, if others"
     )
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--set", nargs="*", type=assignment, default=[], metavar="NAME=VALUE")
     parser.add_argument("--no-ab", action="store_true", help="figures alone, no verdict")
-    parser.add_argument("--pairs", type=int, default=6, help="of the A/B")
+    parser.add_argument("--pairs", type=natural, default=6, help="of the A/B")
     parser.add_argument("--parity-jobs", type=int, help="groups of ranks at once in its parity")
-    parser.add_argument("--ab-bs", type=int, default=8, help="batch of the A/B for each GPU")
+    parser.add_argument("--ab-bs", type=natural, default=8, help="batch of the A/B for each GPU")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds for this call")
     parser.add_argument("--rehearse", action="store_true", help="CPU, gloo, small")
     parser.add_argument("--rehearsed-bytes", type=int, default=20_000_000, help=argparse.SUPPRESS)
@@ -255,7 +259,6 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         [one for one in text.split(",") if one]
         for text in (options.levers, options.ab_levers or options.levers)
     )
-    options.set = [tuple(one.split("=", 1)) for one in options.set]
     if dict(options.set).get("profile") == "measured":
         parser.error(
             "profile=measured holds 8 samples, and the largest batch may be larger: "
@@ -299,4 +302,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answered("several_gpus", main))

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import answered, assignment, natural
 from benchmarks.decode_steps import settings
 from experiments.environment import find_device
 from experiments.parity.streams import apart
@@ -31,7 +32,6 @@ from experiments.workloads.decode.session import DecodeSession, open_session
 from experiments.workloads.decode.workload import DECODE
 from levers import catalog
 from levers.base import engaged
-from levers.errors import LevergateError
 
 
 @contextlib.contextmanager
@@ -75,12 +75,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--prompts", type=natural, default=184)
     parser.add_argument("--concurrency", type=natural, default=32)
     parser.add_argument("--alone", type=natural, default=32, help="tokens of a stream alone")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="KEY=VALUE")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args(arguments)
-    if bad := [one for one in asked.set if "=" not in one]:
-        parser.error(f"--set {bad[0]}: write a name and a value, as in --set prompt_tokens=512")
     if asked.out and not asked.out.parent.is_dir():
         parser.error(
             f"--out {asked.out}: the folder {asked.out.parent} is not there; make it first"
@@ -88,21 +86,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def natural(text: str) -> int:
-    """A number of 1 or more.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
-    return int(text)
-
-
 def main(arguments: Sequence[str]) -> None:
     asked = parsed(arguments)
     device = find_device(asked.device)
-    wanted = dict(one.split("=", 1) for one in asked.set) | {"model": asked.model}
+    wanted = dict(asked.set) | {"model": asked.model}
     wanted |= {"concurrency": str(asked.concurrency), "quality": "on", "graph": "off"}
     session = open_session(DECODE.resolve(wanted, device.facts), device.facts.device, 1, "engine")
     rows, asking = [], modes(asked)
@@ -135,7 +122,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except LevergateError as error:
-        sys.exit(f"token_truth: {error}")
+    answered("token_truth", lambda: main(sys.argv[1:]))

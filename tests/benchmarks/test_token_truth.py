@@ -28,7 +28,7 @@ def test_it_counts_what_parts_and_what_leaves_fp64(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--set", "foo"), "--set foo: write a name and a value"),
+        (("--set", "foo"), "'foo' is no name and value, such as prompt_tokens=512"),
         (("--prompts", "0"), "'0' is no number of 1 or more"),
         (("--alone", "none"), "'none' is no number of 1 or more"),
         (("--out", "missing/found.json"), "the folder missing is not there"),

@@ -71,7 +71,7 @@ def parsed_oracle(text: str) -> OracleName:
     if text == "sdpa":
         return OracleName("sdpa")
     if kind == "transformers":
-        parsed_concurrency(argument or "1")
+        parsed_concurrency(argument or "1", "--oracle transformers: concurrencies")
         return OracleName("transformers", argument)
     if kind == "server" and argument:
         _check_server(argument)

@@ -105,8 +105,12 @@ def weighs(parameters: Mapping[str, Scalar]) -> bool:
     return parameters["quality"] == "on" or is_random(str(parameters["model"]))
 
 
-def parsed_concurrency(text: str) -> tuple[int, ...]:
+def parsed_concurrency(text: str, what: str = "decode: concurrency =") -> tuple[int, ...]:
     """The concurrencies of a list such as ``1,2,4,8``, ascending.
+
+    Args:
+        text: the list.
+        what: the words before it where it cannot be read.
 
     Raises:
         BadParameter: not a list of different integers from 1 to the number of fixed prompts.
@@ -117,7 +121,7 @@ def parsed_concurrency(text: str) -> tuple[int, ...]:
         counts = []
     if not counts or counts[0] < 1 or counts[-1] > PROMPT_COUNT:
         raise BadParameter(
-            f"decode: concurrency = {text!r}",
+            f"{what} {text!r}",
             cure=f"use a list such as 1,2,4,8 (at most {PROMPT_COUNT})",
         )
     return tuple(counts)
