@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from experiments.parity_records import CheckResult
+from experiments.values import Scalar
 from levers.policy import ParityClass
 
 
@@ -41,7 +43,12 @@ def reference_fault(
 
 
 def failed(
-    name: str, what: str, where: str, counts: tuple[int, int], detail: str = ""
+    name: str,
+    what: str,
+    where: str,
+    counts: tuple[int, int],
+    detail: str = "",
+    figures: Mapping[str, Scalar] | None = None,
 ) -> CheckResult:
     """The candidate failed the check: no class but broken is possible."""
     return CheckResult(
@@ -53,4 +60,5 @@ def failed(
         where=where,
         detail=detail,
         strongest=ParityClass.BROKEN,
+        figures=figures or {},
     )

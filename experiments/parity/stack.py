@@ -67,6 +67,7 @@ def merge(parts: Sequence[CheckResult], names: str) -> CheckResult:
         where=last.where,
         detail=detail,
         strongest=strongest,
+        figures={name: value for part in parts for name, value in part.figures.items()},
         digest=digest_of(" ".join(part.digest for part in parts)),
         curves=next((part.curves for part in parts if part.curves), {}),
     )

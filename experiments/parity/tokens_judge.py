@@ -32,9 +32,19 @@ def judge(
     where = where or (worst.describe() if worst else "")
     detail = _detail(compared, policy, strict=strict, truth=truth)
     equal = compared.total - len(compared.divergences)
+    figures: dict[str, Scalar] = {
+        "streams": compared.total,
+        "streams_equal": equal,
+        "near_ties": len(compared.divergences),
+        "near_ties_allowed": _allowed(compared, policy),
+        GAP: worst.gap if worst else 0.0,
+        "stops_elsewhere": len(compared.endings),
+        "reference_apart": compared.reference_apart,
+        **(truth.figures() if truth else {}),
+    }
     if wrong:
         counts = (min(equal, compared.total - 1), compared.total)
-        return failed(name, wrong, where, counts, detail)
+        return failed(name, wrong, where, counts, detail, figures)
     return CheckResult(
         name=name,
         status="passed",
@@ -44,16 +54,7 @@ def judge(
         where=where,
         detail=detail,
         strongest=_strongest(compared),
-        figures={
-            "streams": compared.total,
-            "streams_equal": equal,
-            "near_ties": len(compared.divergences),
-            "near_ties_allowed": _allowed(compared, policy),
-            GAP: worst.gap if worst else 0.0,
-            "stops_elsewhere": len(compared.endings),
-            "reference_apart": compared.reference_apart,
-            **(truth.figures() if truth else {}),
-        },
+        figures=figures,
         digest=compared.digest,
     )
 
@@ -68,16 +69,17 @@ def judged(name: str, results: Mapping[str, CheckResult]) -> CheckResult:
         return results[""]
     passed, total = (sum(getattr(one, what) for one in results.values()) for what in COUNTS)
     detail = "; ".join(f"{model}: {one.detail}" for model, one in results.items())
+    figures = _figures(results)
     bad = [(model, one) for model, one in results.items() if one.status != "passed"]
     if bad:
         model, first = bad[0]
         more = f" (and {len(bad) - 1} more models fail)" if len(bad) > 1 else ""
-        return failed(name, f"{model}: {first.worst}{more}", first.where, (passed, total), detail)
+        worst = f"{model}: {first.worst}{more}"
+        return failed(name, worst, first.where, (passed, total), detail, figures)
     strongest = ParityClass.BYTE_EXACT
     for one in results.values():
         strongest = strongest.weaker(one.strongest)
-    figures = _figures(results)
-    worst = max(results.values(), key=lambda one: float(one.figures[GAP] or 0.0))
+    widest = max(results.values(), key=lambda one: float(one.figures[GAP] or 0.0))
     ties = figures["near_ties"]
     return CheckResult(
         name=name,
@@ -85,7 +87,7 @@ def judged(name: str, results: Mapping[str, CheckResult]) -> CheckResult:
         passed=passed,
         total=total,
         worst=f"{ties} near-ties" if ties else "",
-        where=worst.where,
+        where=widest.where,
         detail=detail,
         strongest=strongest,
         figures=figures,

@@ -13,6 +13,7 @@ from torch import Tensor
 from experiments.parity import tokens
 from experiments.parity.bench import Bench
 from experiments.parity.limits import Limits
+from experiments.parity.stack import merge
 from experiments.parity.token_truth import ALPHA, WANT, Departures, FromTruth, of_arms
 from experiments.tasks import Outputs, Stream, Task
 from experiments.workloads.base import DeviceFacts
@@ -31,7 +32,7 @@ from experiments.workloads.decode.workload import DECODE
 from levers import catalog
 from levers.base import engaged
 from levers.policy import ParityClass
-from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, spec, streams
+from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, passed, spec, streams
 
 TOKENS = 12
 MANY = 160
@@ -95,6 +96,12 @@ def test_a_candidate_that_leaves_fp64_more_often_fails_and_both_counts_are_named
     assert (
         "120 near-ties, and fp64's streams are left 120 times by the candidate, 40" in found.worst
     )
+    assert found.figures["truth_left_by_candidate"] == 120
+
+
+def test_a_check_of_several_parts_has_the_counts_of_its_tokens() -> None:
+    whole = merge([passed("determinism"), tokens.check(bench(44, 44)[0])], "a=on")
+    assert whole.figures["truth_left_by_reference"] == 44
 
 
 def test_too_few_departures_of_the_reference_tell_nothing_and_the_share_decides() -> None:
