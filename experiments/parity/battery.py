@@ -172,7 +172,7 @@ def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -
     key = "" if cache is None else _key(name, bench, cache)
     kept = None if cache is None else cache.get(key)
     if kept is not None:
-        return kept
+        return bench.answered.settled(kept)
     start = time.monotonic()
     result = bench.answered.settled(check(bench))
     result = result.model_copy(update={"seconds": time.monotonic() - start})

@@ -4,10 +4,12 @@ Levers of one campaign are held against the same reference: its streams, and tho
 longest work of the token check and the same in each. So a process's streams are kept under the key
 of its task (workload, parameters with the model's digest, seed, device, what it was asked, which of
 several equal processes) with the levers that are on in it, their code, the code of battery and
-workloads, the variables and the stack. A lever at ``off`` is none: check 9, ``rollback``, holds
-that against its absence, and compares digests, which are never kept.
+workloads, the variables and the stack.
 
-What a check used that did not pass is forgotten, so that it is decoded again.
+A lever at ``off`` is none as soon as check 9, ``rollback``, has held it against its absence (by
+digests, which are never kept). Until then what its process decodes is its own: found again by the
+same lever, and by no other one. What a check used that did not pass is forgotten, so that it is
+decoded again.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ FOLDER = "streams"
 KEPT = ("tokens", "truth")
 """What may be asked of a session and is kept. Gaps belong to the streams of one candidate."""
 
+VOUCHES = "rollback"
+"""The check that says whether a lever at ``off`` is none."""
+
 UNUSED_S = 14 * 86400.0
 """After this time unused a file goes: 184 streams of 128 tokens are about 130 kB, and each change
 of the code leaves its own."""
@@ -45,54 +50,79 @@ class KeptOutputs:
         self._cache = cache
         self._folder = cache.folder / FOLDER
         self._used: set[str] = set()
+        self._owned: dict[str, str] = {}
+        self._vouched = False
         self._cleared = False
 
-    def key(self, task: Task) -> str:
-        """The digest that names what a task leaves; empty where that is never kept."""
+    def key(self, task: Task, *, own: bool = False) -> str:
+        """The digest that names what a task leaves; empty where that is never kept.
+
+        Args:
+            task: what is asked of which process.
+            own: whether a lever at ``off`` counts, too.
+        """
         if task.kind != "outputs" or task.arguments.get("want") not in KEPT:
             return ""
-        on = tuple(one for one in task.levers if one.setting != OFF)
-        bound = self._cache.bound(tuple(one.lever for one in on))
+        there = tuple(one for one in task.levers if own or one.setting != OFF)
+        bound = self._cache.bound(tuple(one.lever for one in there))
         if bound is None:
             return ""
-        same = task.model_copy(update={"arm": "ref", "levers": on, "subject": None})
+        same = task.model_copy(update={"arm": "ref", "levers": there, "subject": None})
         parts = [same.model_dump_json(), *bound]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
+    def _keys(self, task: Task) -> list[str]:
+        """Under which its streams may be found: those that all share first."""
+        both = (self.key(task), self.key(task, own=True))
+        return [key for key in dict.fromkeys(both) if key]
+
     def has(self, task: Task) -> bool:
         """Whether the task's streams are kept."""
-        key = self.key(task)
-        return bool(key) and self._path(key).is_file()
+        return any(self._path(key).is_file() for key in self._keys(task))
 
     def get(self, task: Task) -> Outputs | None:
         """The kept streams; None where there are none or they cannot be read."""
-        key = self.key(task)
-        if not key:
-            return None
-        try:
-            found = Outputs.model_validate_json(self._path(key).read_text())
-            self._path(key).touch()
-        except (OSError, ValidationError):
-            return None
-        self._used.add(key)
-        return found
+        for key in self._keys(task):
+            try:
+                found = Outputs.model_validate_json(self._path(key).read_text())
+                self._path(key).touch()
+            except (OSError, ValidationError):
+                continue
+            self._took(task, key)
+            return found
+        return None
 
     def put(self, task: Task, outputs: Outputs) -> None:
         """Keep the streams of a process that ended well; without room it is just not kept."""
-        key = self.key(task)
+        key = self.key(task, own=not self._vouched)
         if not key or not outputs.streams or self._cache.edited():
             return
         with contextlib.suppress(OSError, StoreError):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._clear()
             write_atomically(self._path(key), outputs.model_dump_json())
-            self._used.add(key)
+            self._took(task, key)
+
+    def _took(self, task: Task, key: str) -> None:
+        self._used.add(key)
+        shared = self.key(task)
+        if shared and shared != key:
+            self._owned[key] = shared
+
+    def vouched(self) -> None:
+        """The lever at ``off`` is as good as none: what it decoded so far is for all."""
+        self._vouched = True
+        for own, shared in self._owned.items():
+            with contextlib.suppress(OSError):
+                self._path(own).replace(self._path(shared))
+        self._owned.clear()
 
     def settled(self, *, passed: bool) -> None:
         """A check is through; what it used is forgotten unless it passed."""
         if not passed:
             for key in self._used:
                 self._path(key).unlink(missing_ok=True)
+                self._owned.pop(key, None)
         self._used.clear()
 
     def _path(self, key: str) -> Path:
@@ -143,6 +173,8 @@ class Answered:
         """A check that is through, which says what it found again; one that failed forgets it."""
         if self._kept is not None:
             self._kept.settled(passed=check.status == "passed")
+            if (check.name, check.status) == (VOUCHES, "passed"):
+                self._kept.vouched()
         found, self._found = self._found, 0
         if not found:
             return check

@@ -15,7 +15,7 @@ from experiments.parity.kept_outputs import KeptOutputs
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec, LeverSetting, TokenModel
 from experiments.tasks import Outputs, Task
-from tests.support.fake_arms import FakeArms, FakeLever, FakeWorkload, for_arm, spec, streams
+from tests.support.fake_arms import PLAIN, FakeArms, FakeLever, FakeWorkload, for_arm, spec, streams
 
 MODEL = TokenModel(parameters={"model": "shipped", "model_digest": "d", "concurrency": "1,4"})
 
@@ -32,6 +32,16 @@ def wrong(task: Task) -> Outputs | None:
         return Outputs(gaps=(9.0,) * len(task.arguments["prefixes"]))
     parted = streams(*[[i, 7, 8, 1] for i in range(8)])
     return for_arm("cand", streams=parted)(task)
+
+
+BESIDE = (LeverSetting(lever="beside", setting="on"),)
+
+
+def leaking(task: Task) -> Outputs | None:
+    """A lever that changes the outputs also where it is off."""
+    loaded = any(one.lever == "planted" for one in task.levers)
+    changed = {"digests": {"logits": "zz", "state": "bb"}, "streams": streams([1, 2], [3, 4])}
+    return PLAIN.model_copy(update=changed) if loaded else None
 
 
 @dataclass
@@ -104,6 +114,7 @@ def test_streams_are_found_again_only_for_the_same_task_code_levers_and_stack(
     task = next(one for one in arms.asked if decoded(FakeArms(asked=[one])))
     kept = KeptOutputs(ParityCache(tmp_path, "stack"))
     assert kept.has(task)
+    assert [one.setting for one in task.levers] == ["off"]
     on = LeverSetting(lever="planted", setting="on")
     off = LeverSetting(lever="other", setting="off")
     assert kept.has(task.model_copy(update={"levers": (off,), "subject": off}))
@@ -135,6 +146,37 @@ def test_digests_are_never_kept_so_that_the_kill_switch_is_always_tried(tmp_path
     assert {(one.levers[0].setting if one.levers else "none") for one in digests} == {
         *("none", "off", "on"),
     }
+
+
+@pytest.mark.usefixtures("sourced")
+def test_what_a_lever_at_off_decodes_is_its_own_until_rollback_has_vouched_for_it(
+    tmp_path: Path,
+) -> None:
+    """A lever whose ``off`` is not what was there before must not be others' reference."""
+    cache, defective = ParityCache(tmp_path, "stack"), FakeArms(leaking)
+    report, _ = Battery.of(asked(), FakeLever(), FakeWorkload(), defective, cache).run(
+        lambda _: None
+    )
+    status = {one.name: one.status for one in report.checks}
+    assert (status["tokens"], status["rollback"]) == ("passed", "lever-defective")
+    other, again = FakeArms(), FakeArms(leaking)
+    assert run(other, cache, asked(lever="other"), Named()).status == "passed"
+    assert ("ref", "tokens", 1) in decoded(other)
+    run(again, ParityCache(tmp_path, "stack"), asked())
+    assert decoded(again) == []  # its own, and the check itself was kept
+
+
+@pytest.mark.usefixtures("sourced")
+def test_a_rollback_that_is_kept_vouches_too(tmp_path: Path) -> None:
+    cache = ParityCache(tmp_path, "stack")
+    run(FakeArms(), cache, asked())
+    for path in (tmp_path / kept_outputs.FOLDER).iterdir():
+        path.unlink()
+    more = (*asked().tokens_on, MODEL.model_copy(update={"levers": BESIDE}))
+    run(FakeArms(), cache, asked(tokens_on=more))  # rollback is found, tokens are decoded
+    second = FakeArms()
+    run(second, cache, asked(lever="other", tokens_on=more), Named())
+    assert {arm for arm, _, _ in decoded(second)} == {"cand"}
 
 
 @pytest.mark.usefixtures("sourced")
