@@ -38,7 +38,9 @@ OF_A_LOGIN = re.compile(
     r"|(LS_COLORS|EDITOR|VISUAL|PAGER|NO_COLOR|FORCE_COLOR|COLORTERM|MAKEFLAGS|MAKELEVEL|MFLAGS)$"
     r"|(XDG_RUNTIME_DIR|INVOCATION_ID|JOURNAL_STREAM|LEVERGATE_HOME|LEVERGATE_LOCKS|VIRTUAL_ENV)$"
     r"|(TMPDIR|TEMP|TMP|OUT)$|KUBERNETES_|POD_|CONTAINER_"
-    r"|SSH_|TERM|TMUX|VTE_|WAYLAND_|VSCODE_|XDG_SESSION_|DBUS_|GPG_|LESS|HIST|PYTEST_|SLURM_|VIRTUAL_ENV_"
+    r"|SSH_|TERM(INFO|CAP|_PROGRAM|_PROGRAM_VERSION|_SESSION_ID)?$|TMUX(_PANE)?$|VTE_|WAYLAND_|VSCODE_"
+    r"|XDG_SESSION_|DBUS_|GPG_|LESS(OPEN|CLOSE|CHARSET|HISTFILE|KEY)?$|PYTEST_|SLURM_|VIRTUAL_ENV_"
+    r"|HIST(FILE|SIZE|CONTROL|FILESIZE|IGNORE|TIMEFORMAT)$"
 )
 """Variables of a terminal, a login, a job, a machine or a home, and of where results go (``OUT``
 of the GPU runs): they differ where the work is the same."""
@@ -52,7 +54,11 @@ or its code, so that what passed on one device is found again on another of the 
 CREDENTIAL = re.compile(
     r".*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_KEY|ACCESS_KEY|KEY_ID)$", re.IGNORECASE
 )
-"""Variables that only let their holder in; they are renewed from login to login."""
+"""Variables that only let their holder in; they are renewed from login to login. What else ends so
+and steers a lever is to be renamed."""
+
+OF_A_LEVER = "LEVER_"
+"""Begins the variable of a lever, which counts however it ends."""
 
 TOOLS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "ptxas", "ninja")
 """What a measured process may start: of ``PATH`` it counts which of each is found."""
@@ -122,7 +128,8 @@ def lasting(variables: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in variables.items()
-        if not any(left.match(name) for left in (OF_A_LOGIN, CREDENTIAL, BOUND_ELSEWHERE))
+        if name.startswith(OF_A_LEVER)
+        or not any(left.match(name) for left in (OF_A_LOGIN, CREDENTIAL, BOUND_ELSEWHERE))
     }
     if path := kept.get("PYTHONPATH"):
         own = str(CHECKOUT)

@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from levers.base import Lever
@@ -91,7 +92,7 @@ def source_files(lever: Lever) -> tuple[tuple[str, Path], ...]:
 def _reached(names: Iterable[str], roots: set[str]) -> tuple[tuple[str, Path], ...]:
     """The modules with their files, and those inside the roots that they import, by name."""
     found: dict[str, Path] = {}
-    waiting = list(names)
+    waiting = [part for name in names for part in _with_parents(name)]
     while waiting:
         name = waiting.pop()
         path = _file(name)
@@ -148,7 +149,8 @@ def _local(top: str) -> bool:
     if not top or top in OWN or top in sys.stdlib_module_names:
         return False
     path = _file(top)
-    return path is not None and not any(folder in path.parts for folder in INSTALLED)
+    places = _folders(top) if path is None else [path]
+    return bool(places) and not any(one in INSTALLED for place in places for one in place.parts)
 
 
 def _file(name: str) -> Path | None:
@@ -157,12 +159,36 @@ def _file(name: str) -> Path | None:
     if known is not None:
         origin = getattr(known, "__file__", None)
     else:
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            return None
+        spec = _spec(name)
         origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None
+
+
+def _folders(name: str) -> list[Path]:
+    """Where the modules of a package lie; also of one that is only folders, without a file."""
+    known = sys.modules.get(name)
+    found = getattr(known, "__path__", None)
+    if known is None and (spec := _spec(name)) is not None:
+        found = spec.submodule_search_locations
+    return [Path(one) for one in found or ()]
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _with_parents(name: str) -> list[str]:
+    """A module and the packages around it, which are imported before it.
+
+    Those that come with levergate have a digest of their own.
+    """
+    parts = name.split(".")
+    if parts[0] in OWN:
+        return [name]
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
@@ -177,10 +203,11 @@ def _imports(name: str, path: Path, roots: set[str]) -> Iterator[str]:
 
     for node in _statements(_parsed(path, text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if followed(alias.name))
+            for one in (alias.name for alias in node.names if followed(alias.name)):
+                yield from _with_parents(one)
         elif isinstance(node, ast.ImportFrom) and followed(_absolute(package, node)):
             base = _absolute(package, node)
-            yield base
+            yield from _with_parents(base)
             if _is_package(base):
                 yield from (f"{base}.{alias.name}" for alias in node.names)
 
@@ -204,7 +231,7 @@ def _statements(module: ast.Module) -> Iterator[ast.AST]:
 def _is_package(name: str) -> bool:
     """Whether names imported from it may be modules; asked first, since a look-up imports it."""
     path = _file(name)
-    return path is not None and path.name == "__init__.py"
+    return bool(_folders(name)) if path is None else path.name == "__init__.py"
 
 
 def _absolute(package: str, node: ast.ImportFrom) -> str:

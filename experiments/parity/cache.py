@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from experiments.code_watch import CodeChanged, CodeWatch
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec
@@ -118,7 +116,7 @@ class ParityCache:
         try:
             text = (self.folder / f"{key}.json").read_text()
             kept = CheckResult.model_validate_json(text)
-        except (OSError, ValidationError):
+        except (OSError, ValueError):  # also no text, no such record
             return None
         return kept.model_copy(update={"cached": True, "seconds": 0.0})
 

@@ -8,8 +8,8 @@ workloads, the variables and the stack.
 
 A lever at ``off`` is none as soon as check 9, ``rollback``, has held it against its absence (by
 digests, which are never kept). Until then what its process decodes is its own: found again by the
-same lever, and by no other one. What a check used that did not pass is forgotten, so that it is
-decoded again.
+same lever, and by no other one. A check that does not pass forgets what it used; where some of that
+was found, it is made again at once, so that nobody fails by what another comparison decoded.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import json
 import time
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from experiments.files import write_atomically
 from experiments.parity.cache import ParityCache
 from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs, Task
+from experiments.values import Value
 from levers.base import OFF
 from levers.errors import StoreError
 
@@ -41,6 +40,24 @@ VOUCHES = "rollback"
 UNUSED_S = 14 * 86400.0
 """After this time unused a file goes: 184 streams of 128 tokens are about 130 kB, and each change
 of the code leaves its own."""
+
+
+class Kept(Value):
+    """A file: what a process left, and its digest."""
+
+    digest: str
+    outputs: Outputs
+
+
+def _read(path: Path) -> Outputs | None:
+    """The streams of a file; None where there is none, or none as it was written."""
+    try:
+        kept = Kept.model_validate_json(path.read_bytes())
+        path.touch()
+    except (OSError, ValueError):
+        return None
+    whole = kept.outputs.streams and kept.outputs.content_digest() == kept.digest
+    return kept.outputs if whole else None
 
 
 class KeptOutputs:
@@ -83,13 +100,10 @@ class KeptOutputs:
     def get(self, task: Task) -> Outputs | None:
         """The kept streams; None where there are none or they cannot be read."""
         for key in self._keys(task):
-            try:
-                found = Outputs.model_validate_json(self._path(key).read_text())
-                self._path(key).touch()
-            except (OSError, ValidationError):
-                continue
-            self._took(task, key)
-            return found
+            found = _read(self._path(key))
+            if found is not None:
+                self._took(task, key)
+                return found
         return None
 
     def put(self, task: Task, outputs: Outputs) -> None:
@@ -100,7 +114,8 @@ class KeptOutputs:
         with contextlib.suppress(OSError, StoreError):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._clear()
-            write_atomically(self._path(key), outputs.model_dump_json())
+            kept = Kept(digest=outputs.content_digest(), outputs=outputs)
+            write_atomically(self._path(key), kept.model_dump_json())
             self._took(task, key)
 
     def _took(self, task: Task, key: str) -> None:
@@ -121,8 +136,9 @@ class KeptOutputs:
         """A check is through; what it used is forgotten unless it passed."""
         if not passed:
             for key in self._used:
-                self._path(key).unlink(missing_ok=True)
                 self._owned.pop(key, None)
+                with contextlib.suppress(OSError):
+                    self._path(key).unlink()
         self._used.clear()
 
     def _path(self, key: str) -> Path:
@@ -168,6 +184,14 @@ class Answered:
         """Whether the task need not be run."""
         known = task.content_digest() in self._memory
         return known or (self._kept is not None and self._kept.has(task))
+
+    def renewed(self, check: CheckResult) -> bool:
+        """Whether a check that did not pass used what was found: it is all forgotten then."""
+        if not self._found or check.status in ("passed", "not-run"):
+            return False
+        self.settled(check)
+        self._memory.clear()
+        return True
 
     def settled(self, check: CheckResult) -> CheckResult:
         """A check that is through, which says what it found again; one that failed forgets it."""

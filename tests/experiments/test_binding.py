@@ -160,6 +160,12 @@ def test_what_lets_in_or_says_where_one_sits_is_no_part_and_no_value_is_kept() -
     assert lasting({**other, "MY_KEYS": "3", "LC_ALL": "C"}) == {"MY_KEYS": "3", "LC_ALL": "C"}
 
 
+def test_a_variable_that_only_begins_like_a_terminals_counts_and_so_does_every_levers() -> None:
+    own = {"TERM_FACTOR": "0", "LESSONS": "3", "HISTOGRAM": "1", "LEVER_MAX_TOKEN": "8"}
+    terminal = {"TERM": "xterm", "TERM_PROGRAM": "x", "TMUX_PANE": "1", "LESSOPEN": "|", "LESS": ""}
+    assert lasting({**own, **terminal, "HISTFILE": "/h", "TMUX": "1"}) == own
+
+
 def test_what_passed_is_found_again_on_another_device_of_the_kind_and_from_another_folder() -> None:
     then = {"CUDA_VISIBLE_DEVICES": "GPU-1", "PYTHONPATH": f"{CHECKOUT}:/lib", "OUT": "/tmp/a"}
     there = {"CUDA_VISIBLE_DEVICES": "GPU-2", "PYTHONPATH": "/lib", "LEVERGATE_LEVERS": "/levers"}

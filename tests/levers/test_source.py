@@ -67,6 +67,27 @@ def test_relative_imports_of_the_levers_own_package_are_followed(
     assert names == [f"their_package{part}" for part in ("", ".deeper", ".kernel", ".lever")]
 
 
+@pytest.mark.parametrize("text", ["from theirs1.factor import F", "import theirs2.factor"])
+def test_a_module_in_a_folder_without_an_init_belongs_to_the_lever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    package = text.split()[1].partition(".")[0]
+    place = folder / "lib" / package
+    place.mkdir(parents=True)
+    (place / "factor.py").write_text("F = 1.0\n")
+    monkeypatch.syspath_prepend(str(place.parent))
+    write(folder, LEVER + f"\n{text}\n")
+    before = source_digest(catalog.get("mine"))
+    (place / "factor.py").write_text("F = 0.0\n")
+    assert source_digest(catalog.get("mine")) != before
+    (place / "__init__.py").write_text("F = 2.0\n")  # executed before the module
+    importlib.invalidate_caches()
+    for name in (f"{package}.factor", package):
+        sys.modules.pop(name, None)
+    names = [name for name, _ in source_files(catalog.get("mine"))]
+    assert {package, f"{package}.factor"} <= set(names)
+
+
 def test_a_lever_without_a_file_has_no_digest(folder: Path) -> None:
     lever = catalog.get("mine")
     namespace = {"__name__": "builtins"}

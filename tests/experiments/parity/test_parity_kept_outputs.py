@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from experiments.parity import kept_outputs
 from experiments.parity.battery import Battery
 from experiments.parity.cache import ParityCache
-from experiments.parity.kept_outputs import KeptOutputs
+from experiments.parity.kept_outputs import Kept, KeptOutputs
 from experiments.parity_records import CheckResult
 from experiments.spec import AbSpec, LeverSetting, TokenModel
 from experiments.tasks import Outputs, Task
@@ -26,14 +27,19 @@ def asked(**changes: Any) -> AbSpec:
     return of.model_copy(update={"tokens_on": (MODEL,), **changes})
 
 
+def far(task: Task) -> Outputs | None:
+    """No token that parts is a near-tie."""
+    prefixes = task.arguments.get("prefixes")
+    return None if prefixes is None else Outputs(gaps=(9.0,) * len(prefixes))
+
+
 def wrong(task: Task) -> Outputs | None:
     """A candidate whose last token the reference would not choose."""
-    if task.arguments.get("want") == "gaps":
-        return Outputs(gaps=(9.0,) * len(task.arguments["prefixes"]))
     parted = streams(*[[i, 7, 8, 1] for i in range(8)])
-    return for_arm("cand", streams=parted)(task)
+    return far(task) or for_arm("cand", streams=parted)(task)
 
 
+OTHER = streams(*[[i, 7, 8, 2] for i in range(8)])
 BESIDE = (LeverSetting(lever="beside", setting="on"),)
 
 
@@ -96,13 +102,20 @@ def test_a_candidate_is_decoded_and_compared_however_much_is_kept(tmp_path: Path
 
 
 @pytest.mark.usefixtures("sourced")
-def test_what_a_failed_check_used_is_decoded_again(tmp_path: Path) -> None:
+def test_nobody_fails_by_what_another_comparison_decoded(tmp_path: Path) -> None:
+    """A check that fails with streams that were found is made again with its own."""
     cache = ParityCache(tmp_path, "stack")
-    run(FakeArms(), cache, asked())
-    run(FakeArms(wrong), cache, asked(lever="other"), Named())
-    again = FakeArms()
-    run(again, cache, asked(lever="third"), Named("third"))
-    assert ("ref", "tokens", 1) in decoded(again)
+    run(FakeArms(lambda task: PLAIN.model_copy(update={"streams": OTHER})), cache, asked())
+    right, bad = FakeArms(far), FakeArms(wrong)
+    found = run(right, cache, asked(lever="other"), Named())
+    assert (found.status, "earlier" in found.detail) == ("passed", False)
+    assert ("ref", "tokens", 1) in decoded(right)
+    again = run(bad, cache, asked(lever="third"), Named("third"))
+    assert again.status == "failed"
+    assert decoded(bad).count(("cand", "tokens", 1)) == 2
+    after = FakeArms()
+    run(after, cache, asked(lever="fourth"), Named("fourth"))
+    assert ("ref", "tokens", 1) in decoded(after)  # what a failed check used is gone
 
 
 @pytest.mark.usefixtures("sourced")
@@ -180,20 +193,42 @@ def test_a_rollback_that_is_kept_vouches_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sourced")
-def test_damaged_streams_are_decoded_again_and_unused_ones_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: b"{",
+        lambda text: b"\xff\xfe\x80",
+        lambda text: b"{}",
+        lambda text: text.replace(b"[0,7,8,9]", b"[0,7,8,1]"),
+        lambda text: (
+            Kept(digest=Outputs().content_digest(), outputs=Outputs()).model_dump_json().encode()
+        ),
+    ],
+    ids=["cut", "no text", "empty", "edited", "no streams"],
+)
+def test_streams_that_are_not_as_they_were_written_are_decoded_again(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     cache = ParityCache(tmp_path, "stack")
     run(FakeArms(), cache, asked())
-    files = sorted((tmp_path / kept_outputs.FOLDER).glob("*.json"))
-    for path in files:
-        path.write_text("{")
-        old = time.time() - kept_outputs.UNUSED_S - 60
-        os.utime(path, (old, old))
+    for path in (tmp_path / kept_outputs.FOLDER).glob("*.json"):
+        whole = path.read_bytes()
+        path.write_bytes(damage(whole))
+        assert path.read_bytes() != whole
     arms = FakeArms()
     run(arms, cache, asked(lever="other"), Named())
     assert ("ref", "tokens", 1) in decoded(arms)
-    left = list((tmp_path / kept_outputs.FOLDER).glob("*.json"))
-    assert left
-    assert all(path.read_text() != "{" for path in left)
+
+
+@pytest.mark.usefixtures("sourced")
+def test_what_nobody_asked_for_goes_after_its_time(tmp_path: Path) -> None:
+    cache = ParityCache(tmp_path, "stack")
+    run(FakeArms(), cache, asked())
+    files = sorted((tmp_path / kept_outputs.FOLDER).glob("*.json"))
+    old = time.time() - kept_outputs.UNUSED_S - 60
+    os.utime(files[0], (old, old))
+    run(FakeArms(), cache, asked(seed=9, parameters={"model": "x", "concurrency": "1,4"}))
+    assert len(list((tmp_path / kept_outputs.FOLDER).glob("*.json"))) >= len(files) - 1
 
 
 @pytest.mark.usefixtures("sourced")
