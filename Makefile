@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 # The tests run in two halves beside each other, and the other checks beside them: each is one
 # thread, and two cores are the least that a machine has.
 HALF := tests/benchmarks tests/levers tests/experiments/ranks tests/experiments/workloads \
-    tests/experiments/stack tests/experiments/family tests/experiments/calibration
+    tests/experiments/stack tests/experiments/family tests/experiments/calibration \
+    tests/experiments/campaign
 
 .PHONY: setup ab test lint types imports unit unit-one unit-other selftest clean
 

@@ -80,7 +80,7 @@ def test_the_witnesses_are_at_work_beside_each_other_and_what_the_checks_ask_for
         whole(crew, kinds)
 
     monkeypatch.setattr(Crew, "ahead", ahead)
-    run = verdict(monkeypatch, tmp_path / "two", "planted_fast", 2)
+    run = verdict(monkeypatch, tmp_path / "two", "planted_wrong", 2)
     assert told[0] == ["witness", "witness"]
     assert len(told[1]) > 2
     assert [one.arm for one in run.witnesses] == ["ref", "cand"]

@@ -245,15 +245,20 @@ SMALL = {
 
 
 @pytest.mark.slow
-def test_one_comparison_from_its_request_to_its_report(
+def test_one_comparison_from_its_request_to_its_parity(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: Path
 ) -> None:
     monkeypatch.setenv("LEVERGATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LEVERGATE_LOCKS", str(tmp_path / "locks"))
     texts = ("shipped", f"{trained},mxfp4_weights=on")
-    rounds = {**SMALL, "rounds": "4"}
     request = AbRequest(
-        "fa2_nsplits_cap", cand="auto", oracle="none", settings=rounds, max_pairs=6, tokens_on=texts
+        "fa2_nsplits_cap",
+        cand="auto",
+        oracle="none",
+        settings={**SMALL, "rounds": "4"},
+        max_pairs=6,
+        tokens_on=texts,
+        parity_only=True,
     )
     record = pipeline.ab(request, SilentListener(), mirror=False)
     assert not record.failures
