@@ -7,9 +7,9 @@ whether the reference could do the same work is found out before the candidate i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from experiments.parity.arms import Arms
 from experiments.parity.blame import blamed, failure_at, failure_of
 from experiments.parity.kept_outputs import Answered, KeptOutputs
 from experiments.parity.limits import Limits, concurrencies
@@ -42,19 +42,6 @@ class ProcessFailed(Exception):
     def __init__(self, failures: tuple[ArmFailure, ...]) -> None:
         super().__init__("; ".join(f"{one.arm} {one.kind} at {one.stage}" for one in failures))
         self.failures = failures
-
-
-@dataclass(frozen=True, slots=True)
-class Arms:
-    """The levers of both arms, the tested one last; ``name`` says which comparison it is."""
-
-    ref: tuple[LeverSetting, ...]
-    cand: tuple[LeverSetting, ...]
-    name: str = ""
-
-    def of(self, arm: Literal["ref", "cand"]) -> tuple[LeverSetting, ...]:
-        """The levers of one arm."""
-        return self.ref if arm == "ref" else self.cand
 
 
 class Bench:
@@ -129,7 +116,6 @@ class Bench:
         repeat: int = 0,
         parameters: Mapping[str, Scalar] | None = None,
         seed_step: int = 0,
-        seed: int | None = None,
     ) -> Outputs:
         """An untimed parity pass in a process of its own; asked twice, it is answered from memory.
 
@@ -142,7 +128,6 @@ class Bench:
             repeat: which of several equal processes.
             parameters: the workload's parameters, where they differ from the comparison's.
             seed_step: added to the comparison's seed, for fresh inputs.
-            seed: in place of the comparison's.
 
         Raises:
             ProcessFailed: the process failed.
@@ -155,8 +140,15 @@ class Bench:
             repeat=repeat,
             parameters=parameters,
             seed_step=seed_step,
-            seed=seed,
         )
+        return self.outputs_of(task)
+
+    def outputs_of(self, task: Task) -> Outputs:
+        """What a task of :meth:`task` leaves.
+
+        Raises:
+            ProcessFailed: the process failed.
+        """
         known = self.answered.get(task)
         if known is not None:
             return known

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench
 from experiments.parity.results import empty, failed, reference_fault
 from experiments.parity_records import CheckResult
 from experiments.tasks import Outputs, Task

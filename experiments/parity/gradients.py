@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench
 from experiments.parity.bounds import NORM_RATIO, ROW_RATIO, ratio, times
 from experiments.tasks import Gradient, Task
 from experiments.values import Scalar, digest_of, unlike

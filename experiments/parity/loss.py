@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from experiments.parity import gradients
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench
 from experiments.parity.curves import Curve, compare_curves, first_apart
 from experiments.parity.determinism import nonfinite
 from experiments.parity.gradients import Verdict

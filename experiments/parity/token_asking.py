@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench
 from experiments.parity.results import empty, reference_fault
 from experiments.parity.streams import Choice, Compared, apart
 from experiments.parity.token_modes import Mode
@@ -30,7 +31,7 @@ def task_of(bench: Bench, arm: ArmName, arms: Arms, mode: Mode, *, repeat: int =
         mode.arguments,
         repeat=repeat,
         parameters=mode.parameters,
-        seed=_seed(mode),
+        seed=SEED if mode.model else None,
     )
 
 
@@ -40,18 +41,7 @@ def ask(bench: Bench, arm: ArmName, arms: Arms, mode: Mode, *, repeat: int = 0) 
     Raises:
         ProcessFailed: the process failed.
     """
-    return bench.outputs(
-        arm,
-        mode.on(arms).of(arm),
-        mode.arguments,
-        repeat=repeat,
-        parameters=mode.parameters,
-        seed=_seed(mode),
-    )
-
-
-def _seed(mode: Mode) -> int | None:
-    return SEED if mode.model else None
+    return bench.outputs_of(task_of(bench, arm, arms, mode, repeat=repeat))
 
 
 def in_double(mode: Mode) -> Mode:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench
 from experiments.parity.limits import concurrencies
 from experiments.spec import LeverSetting
 from experiments.values import Scalar

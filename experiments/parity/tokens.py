@@ -26,7 +26,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from experiments.parity.bench import Arms, Bench, ProcessFailed
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench, ProcessFailed
 from experiments.parity.results import empty, not_run
 from experiments.parity.streams import Choice, Compared, compare, later, merge
 from experiments.parity.token_asking import (

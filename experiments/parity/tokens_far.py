@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments.parity.bench import Arms, Bench
+from experiments.parity.arms import Arms
+from experiments.parity.bench import Bench
 from experiments.parity.results import failed
 from experiments.parity.streams import compare
 from experiments.parity.token_asking import ask, fault_of, task_of, with_gaps

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from experiments.parity import determinism, loss, op, tokens, tokens_far
+from experiments.parity.arms import Arms
 from experiments.parity.battery import NO_TRUTH
-from experiments.parity.bench import Ahead, Arms, Bench, Execute, ProcessFailed
+from experiments.parity.bench import Ahead, Bench, Execute, ProcessFailed
 from experiments.parity.cache import ParityCache
 from experiments.parity.kept_outputs import KeptOutputs
 from experiments.parity.results import not_run

@@ -222,13 +222,17 @@ def test_streams_that_are_not_as_they_were_written_are_decoded_again(
 
 @pytest.mark.usefixtures("sourced")
 def test_what_nobody_asked_for_goes_after_its_time(tmp_path: Path) -> None:
-    cache = ParityCache(tmp_path, "stack")
+    cache, folder = ParityCache(tmp_path, "stack"), tmp_path / kept_outputs.FOLDER
     run(FakeArms(), cache, asked())
-    files = sorted((tmp_path / kept_outputs.FOLDER).glob("*.json"))
-    old = time.time() - kept_outputs.UNUSED_S - 60
-    os.utime(files[0], (old, old))
-    run(FakeArms(), cache, asked(seed=9, parameters={"model": "x", "concurrency": "1,4"}))
-    assert len(list((tmp_path / kept_outputs.FOLDER).glob("*.json"))) >= len(files) - 1
+    for name, age in (("young.json", -60), ("old.json", 60)):
+        (folder / name).write_text("{}")
+        then = time.time() - kept_outputs.UNUSED_S - age
+        os.utime(folder / name, (then, then))
+    before = len(list(folder.iterdir()))
+    run(FakeArms(), cache, asked(lever="other"), Named())  # keeps its candidate's
+    assert not (folder / "old.json").exists()
+    assert (folder / "young.json").exists()
+    assert len(list(folder.iterdir())) == before - 1 + 2
 
 
 @pytest.mark.usefixtures("sourced")
