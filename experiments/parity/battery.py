@@ -174,10 +174,7 @@ def _checked(name: str, check: Check, bench: Bench, cache: ParityCache | None) -
     if kept is not None:
         return bench.answered.settled(kept)
     start = time.monotonic()
-    result = check(bench)
-    if bench.answered.renewed(result):
-        result = check(bench)
-    result = bench.answered.settled(result)
+    result = bench.answered.made(lambda: check(bench))
     result = result.model_copy(update={"seconds": time.monotonic() - start})
     trouble = "" if cache is None else cache.put(key, result)
     if trouble:

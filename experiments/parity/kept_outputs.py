@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from experiments.files import write_atomically
@@ -185,13 +186,18 @@ class Answered:
         known = task.content_digest() in self._memory
         return known or (self._kept is not None and self._kept.has(task))
 
-    def renewed(self, check: CheckResult) -> bool:
-        """Whether a check that did not pass used what was found: it is all forgotten then."""
-        if not self._found or check.status in ("passed", "not-run"):
-            return False
-        self.settled(check)
-        self._memory.clear()
-        return True
+    def made(self, check: Callable[[], CheckResult]) -> CheckResult:
+        """What a check comes to; one that did not pass with what was found is made again without.
+
+        Raises:
+            ProcessFailed: a process failed.
+        """
+        result = check()
+        if self._found and result.status not in ("passed", "not-run"):
+            self.settled(result)
+            self._memory.clear()
+            result = check()
+        return self.settled(result)
 
     def settled(self, check: CheckResult) -> CheckResult:
         """A check that is through, which says what it found again; one that failed forgets it."""

@@ -91,10 +91,7 @@ def held(
         start = time.monotonic()
         try:
             arms = Arms((), tuple(levers))
-            result = _compared(bench, arms, execute, cache)
-            if bench.answered.renewed(result):
-                result = _compared(bench, arms, execute, cache)
-            result = bench.answered.settled(result)
+            result = bench.answered.made(lambda: _compared(bench, arms, execute, cache))
         except ProcessFailed as error:
             result, failures = not_run(NAME, f"a process failed: {error}"), error.failures
         result = result.model_copy(update={"seconds": time.monotonic() - start})
